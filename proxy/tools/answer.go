@@ -15,7 +15,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 const (
@@ -84,7 +83,7 @@ func (b *batch) tokens() (n int) {
 // filter applies jq to all results, or grep to each. Without either it shows a preview of each.
 func (b *batch) filter(ctx context.Context) (string, error) {
 	if b.in.JQ != "" {
-		return b.t.Programs.JQ(ctx, b.principal(), b.document(), b.in.JQ)
+		return b.t.Programs.JQResults(ctx, b.principal(), b.document(), b.in.JQ)
 	}
 	var out []string
 	for i, r := range b.results {
@@ -211,7 +210,7 @@ func oneLine(text string) string {
 }
 
 // document returns all results as JSON, the input of jq: an array of {step, tool, arguments,
-// result | error}. A result that is JSON stays JSON.
+// result | error}. A result is its structured content, or its text.
 func (b *batch) document() string {
 	out := []byte{'['}
 	for i, r := range b.results {
@@ -226,8 +225,6 @@ func (b *batch) document() string {
 			out = rawjson.AppendQuote(append(out, `,"error":`...), r.fault)
 		case r.structured != "":
 			out = append(append(out, `,"result":`...), r.structured...)
-		case rawjson.KindOf([]byte(r.text)) != rawjson.String && rawjson.Valid([]byte(r.text), wire.MaxDepth):
-			out = append(append(out, `,"result":`...), rawjson.Compact([]byte(r.text))...)
 		default:
 			out = rawjson.AppendQuote(append(out, `,"result":`...), r.text)
 		}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
-	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -62,11 +61,11 @@ type stepResult struct {
 	server, tool     string
 }
 
-// start opens a branch if need be and starts the calls. They go on when the host's request is over:
+// startBatch opens a branch if need be and starts the calls. They go on when the host's request is over:
 // the session, the branch and cancel end them.
-func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*batch, error) {
+func (t *Tools) startBatch(ctx context.Context, r *conn.Request, in runArguments) (*batch, error) {
 	b := &batch{
-		t: t, in: in, parent: r, handle: results.NewHandle(), rest: results.NewHandle(),
+		t: t, in: in, parent: r, handle: t.Results.NewHandle(), rest: t.Results.NewHandle(),
 		done: make(chan struct{}), results: make([]stepResult, len(in.Steps)), shown: t.cleanSteps(ctx, in.Steps),
 	}
 	if err := t.add(b); err != nil {

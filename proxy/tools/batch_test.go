@@ -139,7 +139,7 @@ func (t *Tools) running() *batch {
 // batchOf returns a batch of a principal, as start makes it.
 func (t *Tools) batchOf(principal, session string) *batch {
 	return &batch{
-		t: t, handle: results.NewHandle(), rest: results.NewHandle(), done: make(chan struct{}),
+		t: t, handle: (&results.Store{}).NewHandle(), rest: (&results.Store{}).NewHandle(), done: make(chan struct{}),
 		parent: &conn.Request{Call: &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: principal}, Session: session}}},
 	}
 }
@@ -160,7 +160,7 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 			answer := make(chan string, 1)
 			go func() { answer <- alice("branch_run", `{"tool":"up__read","each":[{},{}]}`) }()
 			b := tools.running()
-			none := results.NewHandle()
+			none := (&results.Store{}).NewHandle()
 			others := map[string]func(string, string) string{"bob": bob}
 			if strict {
 				others["another session"] = elsewhere

@@ -13,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -24,7 +25,8 @@ const (
 // metaExpires is the key of _meta that says when a new branch ends at the latest.
 const metaExpires = wire.MetaPrefix + "expires_at"
 
-func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error) {
+func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
+	c := r.Call
 	var in struct {
 		Description, Prompt string
 		Budget              float64
@@ -32,6 +34,8 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		ParentBranchID      string  `json:"parent_branch_id"`
 		TimeoutSeconds      float64 `json:"timeout_seconds"`
 		Handles             []string
+		Run                 bool
+		Wait                *bool
 	}
 	if err := decode(c, &in); err != nil {
 		return nil, err
@@ -39,13 +43,22 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	if i := slices.IndexFunc(in.Handles, func(h string) bool { return !results.IsHandle(h) }); i >= 0 || len(in.Handles) > maxHandles {
 		return nil, fmt.Errorf("%w: handles must be at most %d handles of folded results, such as res_…", folding.ErrInvalidInput, maxHandles)
 	}
+	if in.Run {
+		if err := t.mayRun(); err != nil {
+			return nil, err
+		}
+	}
 	// Argument, _meta and URL name a parent; the session's active branch does not.
 	b, err := t.Branches.Create(ctx, c.Caller(), folding.CreateRequest{
 		SessionID: in.SessionID, ParentID: cmp.Or(in.ParentBranchID, c.Attribution.BranchID), Description: in.Description, Prompt: in.Prompt, Handles: in.Handles,
 		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Claims: c.Origin.Claims(), Cause: c,
+		Unattended: in.Run,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if in.Run {
+		return t.start(ctx, r, b, in.Wait == nil || *in.Wait)
 	}
 	out := struct {
 		BranchID        string `json:"branch_id"`
@@ -53,7 +66,8 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		Depth           int    `json:"depth"`
 		SessionID       string `json:"session_id,omitempty"`
 		Context         string `json:"context,omitempty"`
-	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth}
+		Memories        string `json:"memories,omitempty"` // the handle with which branch_read delivers them
+	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth, Memories: t.keepMemories(ctx, r, b)}
 	if b.Session != c.Origin.Session { // the model can't know the connection's own id, nor does it need it
 		out.SessionID = b.Session
 	}
@@ -64,7 +78,8 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires), nil
 }
 
-func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error) {
+func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
+	c := r.Call
 	var in struct {
 		BranchID string  `json:"branch_id"`
 		Message  *string `json:"message"`
@@ -87,6 +102,7 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
+	t.remember(r, ret.Branch)
 	c.Outcome.Checked, c.Outcome.Clean = true, true // a second scan that failed would withhold the returned message
 	out := struct {
 		Success    bool   `json:"success"`
@@ -110,13 +126,20 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
 }
 
-func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error) {
+func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
+	c := r.Call
 	var in struct {
-		BranchID  string `json:"branch_id"`
-		SessionID string `json:"session_id"`
+		BranchID    string   `json:"branch_id"`
+		SessionID   string   `json:"session_id"`
+		WaitSeconds *float64 `json:"wait_seconds"`
 	}
 	if err := decode(c, &in); err != nil {
 		return nil, err
+	}
+	if in.WaitSeconds != nil && (in.BranchID != "" || in.SessionID == "") {
+		if runs := t.runsOf(c.Caller(), in.BranchID); len(runs) > 0 {
+			return t.wait(ctx, r, runs, time.Duration(min(*in.WaitSeconds, answerWithin.Seconds()))*time.Second)
+		}
 	}
 	if in.BranchID == "" && in.SessionID == "" {
 		if in.BranchID = c.Attribution.BranchID; in.BranchID == "" && c.Origin.Session == "" {
@@ -153,12 +176,13 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		Digest      string `json:"digest,omitempty"`
 		Message     string `json:"message,omitempty"`
 		Folded      string `json:"folded,omitempty"`
+		ModelTokens int    `json:"model_tokens,omitempty"`
 
 		Limits []limitLeft `json:"limits,omitempty"`
 	}{
 		BranchID: b.ID, SessionID: b.Session, Status: string(b.Status), Depth: b.Depth, BudgetUsed: b.BudgetUsed, BudgetTotal: b.BudgetTotal,
 		Description: b.Description, Context: b.Context, CreatedAt: stamp(b.CreatedAt), Reason: b.Reason, Error: b.Error, Digest: b.Digest,
-		Folded: t.savings(ctx, b), Limits: left,
+		Folded: t.savings(ctx, b), ModelTokens: b.Activity.ModelInput + b.Activity.ModelOutput, Limits: left,
 	}
 	if b.Status.Terminal() {
 		out.CompletedAt = stamp(b.CompletedAt)
@@ -180,6 +204,7 @@ type limitLeft struct {
 	Limit      string `json:"limit"`
 	TokensLeft *int64 `json:"tokens_left,omitempty"`
 	CallsLeft  *int64 `json:"calls_left,omitempty"`
+	ModelLeft  *int64 `json:"model_tokens_left,omitempty"`
 	Resets     string `json:"resets_at,omitempty"`
 }
 
@@ -191,7 +216,10 @@ func (t *Tools) left(ctx context.Context, c *interceptor.Call, branch bool) (out
 	}
 	for _, s := range states {
 		l := limitLeft{Limit: s.Limit}
-		if s.Tokens > 0 {
+		switch {
+		case s.Model:
+			l.ModelLeft = new(max(s.Tokens-s.TokensUsed, 0))
+		case s.Tokens > 0:
 			l.TokensLeft = new(max(s.Tokens-s.TokensUsed, 0))
 		}
 		if s.Calls > 0 {
@@ -238,7 +266,7 @@ func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int
 // keepMessage stores the message of a branch that limits do not pay for. It returns a line that says
 // where it is.
 func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding.Branch, unpaid string) string {
-	handle, n := results.NewHandle(), t.Counter.Count(of.Message)
+	handle, n := t.Results.NewHandle(), t.Counter.Count(of.Message)
 	err := t.Results.Put(context.WithoutCancel(ctx), results.Result{
 		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Context: string(contextpath.Path(of.Context).Parent()),
 		Kind: kindMessage, Text: of.Message, Tokens: n,

@@ -126,11 +126,10 @@ func (t *Tools) extract(ctx context.Context, principal string, s results.Result,
 	case in.Lines != "":
 		return extract.Lines(s.Text, in.Lines)
 	case in.JQ != "":
-		text := s.Text
-		if s.Structured != "" {
-			text = s.Structured
+		if s.Server == "" && s.Structured != "" { // a batch
+			return t.Programs.JQResults(ctx, principal, s.Structured, in.JQ)
 		}
-		return t.Programs.JQ(ctx, principal, text, in.JQ)
+		return t.Programs.JQ(ctx, principal, cmp.Or(s.Structured, s.Text), in.JQ)
 	case in.Search != "":
 		hits, err := results.Search(ctx, s.Text, in.Search, searchHits)
 		if err != nil {

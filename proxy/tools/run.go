@@ -48,7 +48,7 @@ func (t *Tools) run(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err := in.check(t.Config().Run.MaxCalls); err != nil {
 		return nil, err
 	}
-	b, err := t.start(ctx, r, in)
+	b, err := t.startBatch(ctx, r, in)
 	if err != nil {
 		return nil, err
 	}
@@ -136,14 +136,18 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 	}
 }
 
-// report sends progress to a host that asked for it.
 func (b *batch) report(r *conn.Request) {
+	progress(r, int(b.finished.Load()), len(b.in.Steps))
+}
+
+// progress tells a host that asked for it how far a request is.
+func progress(r *conn.Request, done, total int) {
 	token, ok := rawjson.Get(r.Params, "_meta", "progressToken")
 	if !ok {
 		return
 	}
 	r.Receiver.Message(wire.Message{Method: wire.MethodProgress,
-		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, b.finished.Load(), len(b.in.Steps))})
+		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, total)})
 }
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under

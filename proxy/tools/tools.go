@@ -19,6 +19,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/runner"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -48,26 +49,47 @@ type Options struct {
 	Log      *slog.Logger
 }
 
+// Models opens language models.
+type Models interface {
+	// Open returns the model of a configuration that has one.
+	Open(config.LLM) runner.Model
+}
+
+// Agents is what a branch needs to run by itself, beside [Router.CallTool].
+type Agents interface {
+	// Callable returns the definitions of the tools that CallTool calls for the parent, as models read them.
+	Callable(ctx context.Context, parent *conn.Request) []json.RawMessage
+	// Run runs a call down the chain that end answers.
+	Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error)
+}
+
 // Tools are foldgate's own tools. All methods are safe for concurrent use.
 type Tools struct {
 	Options
 	lifetime context.Context
 	router   Router
-	wg       sync.WaitGroup // the batches under way
+	models   Models         // nil: no branch runs by itself
+	agents   Agents         // likewise
+	wg       sync.WaitGroup // the batches and runs under way
 
 	mu sync.Mutex
 	// batches are the batches under way and those with an answer that was not fetched yet, by handle.
 	batches map[string]*batch
+	// runs are the branches that run by themselves, and those with an answer that was not fetched yet, by id.
+	runs map[string]*run
 }
 
 // New returns the tools. Batches end with lifetime. SetRouter must be called before the first
 // branch_run.
 func New(lifetime context.Context, o Options) *Tools {
-	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}}
+	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}, runs: map[string]*run{}}
 }
 
 // SetRouter sets what makes the calls of batches.
 func (t *Tools) SetRouter(r Router) { t.router = r }
+
+// SetModels lets branches run by themselves, if the configuration has a model.
+func (t *Tools) SetModels(m Models, a Agents) { t.models, t.agents = m, a }
 
 // Instructions tell the model when to branch. Every session pays for them, so they state one rule
 // and the three steps.
@@ -89,6 +111,8 @@ var definitions = []json.RawMessage{
 		`"timeout_seconds":{"type":"number"},` +
 		`"parent_branch_id":{"type":"string"},` +
 		`"handles":{"type":"array","items":{"type":"string"},"description":"Results it may read"},` +
+		`"run":{"type":"boolean","description":"foldgate does the subtask and returns its message. prompt must have all it needs"},` +
+		`"wait":{"type":"boolean","description":"false: only start it; branch_status has the message"},` +
 		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
 		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_return",` +
@@ -100,7 +124,8 @@ var definitions = []json.RawMessage{
 	json.RawMessage(`{"name":"branch_status",` +
 		`"description":"State and budget of a branch, by default the active one.",` +
 		`"inputSchema":{"type":"object","properties":{` +
-		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
+		`"branch_id":{"type":"string"},"session_id":{"type":"string"},` +
+		`"wait_seconds":{"type":"number","minimum":0,"description":"Wait for the branch that runs, without branch_id for all"}},"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_read",` +
 		`"description":"Read part of a folded result: lines, grep (RE2; with context, or count), jq, search, or pages.",` +
@@ -124,11 +149,21 @@ var definitions = []json.RawMessage{
 }
 
 // Definitions returns the definitions of the tools, in the order of the list. They require what
-// the configuration requires.
-func Definitions(c folding.Config) []json.RawMessage {
+// the configuration requires. Without a model for branches that run by themselves, no definition is about
+// these: each session pays for every word.
+func Definitions(c folding.Config, runs bool) []json.RawMessage {
 	all := slices.Clone(definitions)
 	if c.RequireSessionID {
 		all[0] = rawjson.Set(all[0], []byte(`["description","session_id"]`), "inputSchema", "required")
+	}
+	if !runs {
+		for i, names := range map[int][]string{0: {"run", "wait"}, 2: {"wait_seconds"}} {
+			left, _ := rawjson.Get(all[i], "inputSchema", "properties")
+			for _, name := range names {
+				left = rawjson.Delete(left, name)
+			}
+			all[i] = rawjson.Set(all[i], left, "inputSchema", "properties")
+		}
 	}
 	return all
 }
@@ -179,11 +214,11 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	var err error
 	switch r.Call.Target.Name {
 	case "branch_create":
-		body, err = t.create(ctx, r.Call)
+		body, err = t.create(ctx, r)
 	case "branch_return":
-		body, err = t.finish(ctx, r.Call)
+		body, err = t.finish(ctx, r)
 	case "branch_status":
-		body, err = t.status(ctx, r.Call)
+		body, err = t.status(ctx, r)
 	case "branch_read":
 		body, err = t.read(ctx, r)
 	case config.FindTools:
@@ -209,6 +244,11 @@ func (t *Tools) Close() error {
 	for _, b := range t.batches {
 		if b.expiry != nil {
 			b.expiry.Stop()
+		}
+	}
+	for _, x := range t.runs {
+		if x.expiry != nil {
+			x.expiry.Stop()
 		}
 	}
 	return nil

@@ -122,10 +122,10 @@ func counter(t *testing.T) *budget.Counter {
 func TestOwnToolsAreSmall(t *testing.T) {
 	c, all := counter(t), [][]byte{}
 	names := []string{"branch_create", "branch_return", "branch_status", "branch_read", "branch_run"}
-	if len(Definitions(folding.Config{})) != len(names) {
-		t.Fatalf("there are %d definitions, want %d", len(Definitions(folding.Config{})), len(names))
+	if len(Definitions(folding.Config{}, false)) != len(names) {
+		t.Fatalf("there are %d definitions, want %d", len(Definitions(folding.Config{}, false)), len(names))
 	}
-	for i, definition := range Definitions(folding.Config{}) {
+	for i, definition := range Definitions(folding.Config{}, false) {
 		name := names[i]
 		if !json.Valid(definition) {
 			t.Errorf("the definition of %s is not JSON: %s", name, definition)
@@ -261,7 +261,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 		cfg.Budget.Scale = scale
 		tools := &Tools{Options: Options{Counter: c, Config: fixed(cfg)}, lifetime: t.Context()}
 		for _, asked := range []int{1, 100, 350, 1000, 7000} {
-			for _, of := range []*batch{nil, {handle: results.NewHandle(), kept: true}} {
+			for _, of := range []*batch{nil, {handle: (&results.Store{}).NewHandle(), kept: true}} {
 				for _, n := range []int{1, 2, 15} {
 					call := &interceptor.Call{}
 					body, err := tools.deliver(&page{t: tools, c: call, text: text, number: n, of: of}, asked)
