@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/console"
+	"github.com/foldgate/foldgate/proxy/control"
+)
+
+// consoleListen is where the console listens without console.listen.
+const consoleListen = "127.0.0.1:8788"
+
+func newConsole(a *app) *cobra.Command {
+	t := &traceFlags{app: a}
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "console",
+		Short: "Show the trace, branches and limits as web pages",
+		Long: `Show the trace of the configuration's state directory, or of any directory such as
+a copy, as web pages: what agents did, what it cost, what was refused, and whether
+the trace is whole. A gateway may be running meanwhile.
+
+Without console.listen in the configuration the pages are for a browser on this
+machine: the link that is printed works once. With it they are for those who log in
+and have the role auth.auditor; those who also have auth.operator may end branches,
+reset limits and approve definitions. The first start on a long trace reads the
+whole of it. See docs/console.md.`,
+		Example: "  foldgate console\n  foldgate console --dir /srv/copy/trace --listen 127.0.0.1:0",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, done, err := a.logger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			defer done()
+			dirs, err := t.journals(cmd)
+			if err != nil {
+				return err
+			}
+			o := console.Options{Dirs: dirs, Log: log, User: userName()}
+			cfg := config.Default()
+			if len(t.dirs) == 0 {
+				if cfg, err = config.Find(a.config); err != nil {
+					return err
+				}
+				o.State = cfg.StatePath()
+			} else if dir, err := filepath.Abs(dirs[0]); err == nil && len(dirs) == 1 && filepath.Base(dir) == "trace" {
+				o.State = filepath.Dir(dir)
+			}
+			if len(cfg.Budgets.Limits) > 0 {
+				o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, log) }
+			}
+			counter, err := budget.NewCounter(cfg.Budget.Encoding)
+			if err != nil {
+				return err
+			}
+			o.Count = counter.Count
+			info, err := os.Stat(o.State)
+			o.Operates = err == nil && ownedByMe(info)
+			address, own := listen, cfg.Console.Listen != "" && !cmd.Flags().Changed("listen")
+			var secure *tls.Config
+			if own {
+				address, o.Hosts, o.Login = cfg.Console.Listen, cfg.Console.AllowedHosts, loginOf(cfg, log, o.Operates)
+				if cfg.Console.TLS.Cert != "" {
+					certificate, err := cfg.ConsoleCertificate()
+					if err != nil {
+						return usageError{err}
+					}
+					secure = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+				}
+			} else if host, _, err := net.SplitHostPort(address); err != nil || !isLoopback(host) {
+				return usageError{fmt.Errorf("--listen: %q is not a loopback address with a port, such as %s; for other addresses set console.listen in the configuration", address, consoleListen)}
+			}
+			c, err := console.New(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			err = serveConsole(cmd.Context(), c, address, secure, log, func(addr net.Addr) {
+				scheme, path, once := "http://", c.Link(), "The link works once. "
+				if secure != nil {
+					scheme = "https://"
+				}
+				if own {
+					path, once = "/login", ""
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "foldgate console: open %s%s%s\n%sPress Ctrl-C to stop.\n", scheme, reachable(addr), path, once)
+			})
+			return errors.Join(err, c.Close())
+		},
+	}
+	t.placeFlags(cmd)
+	cmd.Flags().StringVarP(&listen, "listen", "l", consoleListen, "serve on this loopback address and port, with a one-time link; port 0 is any")
+	return cmd
+}
+
+// loginOf returns what says who has a token and may look. operates says whether this process can change
+// anything at all.
+func loginOf(cfg config.Config, log *slog.Logger, operates bool) func(context.Context, string) (console.Account, error) {
+	who := proxy.NewAuthenticator(cfg, log, nil)
+	return func(ctx context.Context, token string) (console.Account, error) {
+		caller, failure := who.Authenticate(ctx, http.Header{"Authorization": {"Bearer " + strings.TrimSpace(token)}}, "/mcp")
+		if failure != nil {
+			return console.Account{}, errors.New("the token was refused: " + failure.Message)
+		}
+		id := cfg.Complete(caller.Identity)
+		if !slices.Contains(id.Roles, cfg.Auth.Auditor) {
+			return console.Account{}, fmt.Errorf("%s does not have the role %s", id.Principal, cfg.Auth.Auditor)
+		}
+		operator := cfg.Auth.Operator != "" && slices.Contains(id.Roles, cfg.Auth.Operator)
+		return console.Account{Principal: id.Principal, Operator: operator && operates, Expires: caller.Expires}, nil
+	}
+}
+
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback() || host == "localhost"
+}
+
+// serveConsole serves c until ctx is done.
+func serveConsole(ctx context.Context, c *console.Console, listen string, secure *tls.Config, log *slog.Logger, ready func(net.Addr)) error {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("listening on %s: another program has this port: choose another with --listen", listen)
+	}
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", listen, err)
+	}
+	if secure != nil {
+		ln = tls.NewListener(ln, secure)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer func() { stop(); running.Wait() }()
+	running.Go(func() { c.Watch(ctx) })
+	srv := &http.Server{
+		Handler: c, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	running.Go(func() {
+		<-ctx.Done()
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if srv.Shutdown(limit) != nil {
+			_ = srv.Close()
+		}
+	})
+	ready(ln.Addr())
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,356 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/proxy/control"
+	"github.com/foldgate/foldgate/proxy/pins"
+)
+
+//go:embed static templates
+var files embed.FS
+
+// Options configure a Console. Dirs and Log are required.
+type Options struct {
+	Dirs []string // the journals
+	Log  *slog.Logger
+	// State is the state directory, for the gateways that use it and the definitions of servers; "" is
+	// none.
+	State string
+	// Budgets returns what the limits have left, for when no gateway runs; nil: there are no limits.
+	Budgets func(context.Context) ([]control.Budget, error)
+	// Count returns the tokens of a text; nil: costs of definitions are left out.
+	Count func(text string) int
+	// Login returns who has a token, for a console that several people use; nil: who has the one-time link
+	// is let in, as User, and may change something if Operates is set. Its error is told.
+	Login    func(ctx context.Context, token string) (Account, error)
+	User     string
+	Operates bool
+	// Hosts are the names, beside the loopback ones, under which browsers may reach the console.
+	Hosts []string
+}
+
+// Account is somebody who may look.
+type Account struct {
+	Principal string
+	Operator  bool      // may also change something
+	Expires   time.Time // zero for never
+}
+
+// Console is the handler of all pages. It is safe for concurrent use.
+type Console struct {
+	o     Options
+	trace query.Set
+	pages map[string]*template.Template
+	pins  *pins.Store // nil without a state directory
+	mux   http.Handler
+	verify
+	exporting sync.Mutex
+
+	link string // the secret of the one-time link
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	linked   bool        // the link was used
+	failures []time.Time // of the last logins
+	costs    map[string]int
+	changed  chan struct{} // closed with the next change
+	ready    bool          // the indexes are complete
+	building string
+	failed   error
+}
+
+// New returns a console. The caller closes it.
+func New(ctx context.Context, o Options) (*Console, error) {
+	set, err := query.OpenAll(ctx, o.Dirs)
+	if err != nil {
+		return nil, err
+	}
+	c := &Console{o: o, trace: set, pages: map[string]*template.Template{}, link: rand.Text(), sessions: map[string]*session{}, costs: map[string]int{}, changed: make(chan struct{})}
+	names, err := fs.Glob(files, "templates/*.html")
+	for _, name := range names {
+		base := strings.TrimSuffix(filepath.Base(name), ".html")
+		if base == "layout" || err != nil {
+			continue
+		}
+		c.pages[base], err = template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, set.Close())
+	}
+	if o.State != "" {
+		c.pins = pins.Open(o.State, nil)
+	}
+	c.mux = c.routes()
+	return c, nil
+}
+
+// Link returns the path of the one-time link.
+func (c *Console) Link() string { return "/enter/" + c.link }
+
+// Close ends the verification that runs, and closes the indexes. No request may be running, nor Watch.
+func (c *Console) Close() error {
+	c.verify.stop()
+	return c.trace.Close()
+}
+
+// watchInterval is how often Watch looks for new records.
+const watchInterval = time.Second
+
+// Watch extends the indexes to the ends of the journals, again and again, until ctx ends.
+func (c *Console) Watch(ctx context.Context) {
+	var records int64
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		report := trace.WithProgress(ctx, func(done, all int64) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.building = fmt.Sprintf("%d %%", 100*done/max(all, 1))
+		})
+		err := c.trace.Refresh(report)
+		now, _, _, countErr := c.trace.Extent(ctx)
+		if err = errors.Join(err, countErr); err != nil && ctx.Err() == nil {
+			c.o.Log.Error("the trace can't be read", "err", err)
+		}
+		c.mu.Lock()
+		c.failed, c.ready = err, err == nil
+		c.mu.Unlock()
+		if now != records {
+			records = now
+			c.change()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// change tells open pages that there is something new.
+func (c *Console) change() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *Console) routes() http.Handler {
+	mux := http.NewServeMux()
+	static, err := fs.Sub(files, "static")
+	if err != nil {
+		panic(err) // the directory is part of the program
+	}
+	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	mux.HandleFunc("GET /enter/{link}", c.enter)
+	mux.HandleFunc("POST /enter/{link}", c.admit)
+	mux.HandleFunc("GET /login", c.login)
+	mux.HandleFunc("POST /login", c.takeLogin)
+	page := func(pattern string, h func(*request) error) { mux.Handle(pattern, c.page(h)) }
+	page("GET /{$}", c.overview)
+	page("GET /calls", c.calls)
+	page("GET /records/{id}", c.record)
+	page("GET /branches", c.branches)
+	page("GET /branch", c.branch)
+	page("GET /budgets", c.budgets)
+	page("GET /people", c.people)
+	page("GET /tools", c.tools)
+	page("GET /definition", c.definition)
+	page("GET /integrity", c.integrity)
+	page("POST /integrity", c.startVerify)
+	page("GET /export", c.export)
+	page("POST /branches/end", c.operate(c.endBranch))
+	page("POST /budgets/reset", c.operate(c.resetBudget))
+	page("POST /definition/approve", c.operate(c.approve))
+	page("POST /logout", c.logout)
+	page("GET /events", c.events)
+	return c.guard(mux)
+}
+
+// policy lets a page use foldgate's own files only.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guard refuses requests for other names, which a foreign page could make by DNS, and changes that
+// another site asks for. It sets the headers of all answers.
+func (c *Console) guard(next http.Handler) http.Handler {
+	next = http.NewCrossOriginProtection().Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		if strings.HasPrefix(r.URL.Path, "/static/") {
+			h.Set("Cache-Control", "max-age=3600")
+		}
+		if !c.hostAllowed(r.Host) {
+			http.Error(w, "This name is not served here. Open the address that foldgate console printed.", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (c *Console) hostAllowed(host string) bool {
+	return isLoopback(host) || slices.ContainsFunc(c.o.Hosts, func(h string) bool { return strings.EqualFold(h, hostName(host)) })
+}
+
+func hostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.Trim(host, "[]")
+}
+
+// isLoopback reports whether a host, with or without a port, is this machine's own name.
+func isLoopback(host string) bool {
+	host = hostName(host)
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
+}
+
+// request is a request of somebody who is let in, and the answer.
+type request struct {
+	*http.Request
+	w       http.ResponseWriter
+	session *session
+	query   url.Values
+}
+
+// problem is an error that the reader of a page can mend.
+type problem struct {
+	status int
+	text   string
+}
+
+func (p problem) Error() string { return p.text }
+
+func problemf(status int, format string, args ...any) error {
+	return problem{status, fmt.Sprintf(format, args...)}
+}
+
+// page returns the handler of a page for those who are let in.
+func (c *Console) page(h func(*request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := c.sessionOf(r)
+		if s == nil {
+			http.Redirect(w, r, "/login", http.StatusSeeOther)
+			return
+		}
+		req := &request{Request: r, w: w, session: s, query: r.URL.Query()}
+		c.mu.Lock()
+		ready, failed, building := c.ready, c.failed, c.building
+		c.mu.Unlock()
+		if !ready && r.Method == http.MethodPost && r.URL.Path != "/logout" {
+			c.show(req, http.StatusServiceUnavailable, "problem", "This can't be done now", map[string]any{"Error": "The index is being made. Nothing was changed: try again in a moment."})
+			return
+		}
+		if !ready && r.URL.Path != "/events" && r.URL.Path != "/logout" {
+			v := map[string]any{"Progress": building}
+			if failed != nil {
+				v["Error"] = failed.Error()
+			}
+			c.show(req, http.StatusServiceUnavailable, "building", "The index is being made", v)
+			return
+		}
+		err := h(req)
+		if err == nil || r.Context().Err() != nil {
+			return
+		}
+		status := http.StatusInternalServerError
+		if p, ok := errors.AsType[problem](err); ok {
+			status = p.status
+		} else if _, ok := errors.AsType[*query.UsageError](err); ok {
+			status = http.StatusBadRequest
+		} else if errors.Is(err, query.ErrNotFound) {
+			status = http.StatusNotFound
+		} else {
+			c.o.Log.Error("a page can't be shown", "path", r.URL.Path, "err", err)
+		}
+		c.show(req, status, "problem", "This page can't be shown", map[string]any{"Error": err.Error()})
+	})
+}
+
+// view is what a template gets.
+type view struct {
+	Title   string
+	Path    string
+	Session *session
+	Said    string // what the form before did
+	D       any    // of the page
+}
+
+// show answers with a page.
+func (c *Console) show(r *request, status int, name, title string, data any) error {
+	var b bytes.Buffer
+	c.mu.Lock()
+	said := ""
+	if r.Header.Get("X-Live") == "" { // an update of a page would take it from the page that follows
+		said, r.session.said = r.session.said, ""
+	}
+	c.mu.Unlock()
+	if err := c.pages[name].Execute(&b, view{title, r.URL.Path, r.session, said, data}); err != nil {
+		return err
+	}
+	r.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	r.w.WriteHeader(status)
+	_, _ = r.w.Write(b.Bytes()) // the reader is gone
+	return nil
+}
+
+// maxStreams bounds the open streams of events.
+const maxStreams = 64
+
+// events is a stream that says when something changed, at most once in a second.
+func (c *Console) events(r *request) error {
+	r.session.streams.Add(1)
+	defer r.session.streams.Add(-1)
+	if r.session.streams.Load() > maxStreams {
+		return problemf(http.StatusTooManyRequests, "%d pages are being updated: close some", maxStreams)
+	}
+	h := r.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(r.w)
+	for {
+		c.mu.Lock()
+		changed := c.changed
+		c.mu.Unlock()
+		word := "event: changed\ndata: 1\n\n"
+		select {
+		case <-r.Context().Done():
+			return nil
+		case <-changed:
+		case <-time.After(15 * time.Second):
+			word = ":\n\n"
+		}
+		_ = out.SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
+		if _, err := fmt.Fprint(r.w, word); err != nil || out.Flush() != nil {
+			return nil // the reader is gone
+		}
+	}
+}
+
+// ServeHTTP implements [http.Handler].
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }

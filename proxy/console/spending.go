@@ -1,0 +1,321 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/proxy/control"
+	"github.com/foldgate/foldgate/proxy/pins"
+)
+
+// gateways returns the gateways that run on the state directory, none of a copy.
+func (c *Console) gateways(ctx context.Context) []*control.Client {
+	if c.o.State == "" {
+		return nil
+	}
+	found, err := control.Find(ctx, c.o.State)
+	if err != nil {
+		c.o.Log.Debug("no gateway takes commands", "err", err)
+	}
+	return found
+}
+
+// limit is a limit for one subject in one unit.
+type limit struct {
+	control.Budget
+	Unit              string
+	Used, Left, Total int64
+	Percent           int64
+	Calls             string // the address of its records
+	Trend             []bar  // by day
+	Table             int    // the number of the table of Trend
+}
+
+// On returns the address of the records of a bar of the trend.
+func (l limit) On(since, until string) string { return l.subjectCalls("since", since, "until", until) }
+
+// maxTrends bounds the limits of which a page shows the trend.
+const maxTrends = 20
+
+// budgets is the page of limits.
+func (c *Console) budgets(r *request) error {
+	states, where, err := c.limits(r.Context())
+	d := map[string]any{"Where": where, "Q": r.query}
+	if err != nil {
+		d["Error"] = err.Error()
+	}
+	only, subject := r.query.Get("limit"), r.query.Get("subject")
+	var all []limit
+	for _, s := range states {
+		if only != "" && s.Limit != only || subject != "" && s.Subject != subject {
+			continue
+		}
+		for _, u := range []limit{{Unit: "tokens", Used: s.TokensUsed, Total: s.Tokens}, {Unit: "calls", Used: s.CallsUsed, Total: s.Calls}} {
+			if u.Total > 0 {
+				u.Budget, u.Left, u.Percent = s, max(u.Total-u.Used, 0), 100*u.Used/u.Total
+				u.Calls = u.subjectCalls()
+				all = append(all, u)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b limit) int { return cmp.Compare(b.Percent, a.Percent) })
+	_, _, last, err := c.trace.Extent(r.Context())
+	if err != nil {
+		return err
+	}
+	for i := range all[:min(len(all), maxTrends)] {
+		l := &all[i]
+		if l.Subject == "" && l.Per != "all" { // the sums of records without a name are not kept apart
+			continue
+		}
+		f := query.SumFilter{Since: last.Add(-30 * day)}
+		switch l.Per {
+		case "principal":
+			f.Principal = l.Subject
+		case "team":
+			f.Team = l.Subject
+		case "tool":
+			f.Server, f.Tool = serverTool(l.Subject)
+		case "server":
+			f.Server = l.Subject
+		case "all":
+		default: // such as a session, which the sums do not have
+			continue
+		}
+		rows, err := c.trace.Sums(r.Context(), f, 0, "day")
+		if err != nil {
+			return err
+		}
+		l.Table = i + 1
+		for _, row := range rows {
+			b := bar{SumRow: row}
+			b.Since, b.Until = bounds(row.Start, "day")
+			l.Trend = append(l.Trend, b)
+		}
+	}
+	d["Limits"] = all
+	return c.show(r, http.StatusOK, "budgets", "Budgets", d)
+}
+
+// limits returns what the limits have left, from a gateway that runs, else from their store.
+func (c *Console) limits(ctx context.Context) (all []control.Budget, where string, err error) {
+	if found := c.gateways(ctx); len(found) > 0 {
+		all, err = found[0].Budgets(ctx)
+		return all, "gateway", err
+	}
+	if c.o.Budgets == nil {
+		return nil, "", nil
+	}
+	all, err = c.o.Budgets(ctx)
+	return all, "store", err
+}
+
+// subjectCalls returns the address of the records of a limit's subject.
+func (l limit) subjectCalls(pairs ...string) string {
+	return to(append(pairs, l.Names()...)...)
+}
+
+// Names returns the filters for a limit's subject: pairs of a name and a value.
+func (l limit) Names() []string {
+	switch l.Per {
+	case "principal", "team", "session", "server":
+		return []string{l.Per, l.Subject}
+	case "tool":
+		server, tool := serverTool(l.Subject)
+		return []string{"server", server, "tool", tool}
+	}
+	return nil
+}
+
+// serverTool returns the server and the tool of a name that hosts see; server is "" if the name has none.
+func serverTool(name string) (server, tool string) {
+	server, tool, has := strings.Cut(name, "__")
+	if !has {
+		return "", name
+	}
+	return server, tool
+}
+
+// people is the page of people, or of teams.
+func (c *Console) people(r *request) error {
+	s, err := c.spanOf(r, 400*day)
+	if err != nil {
+		return err
+	}
+	s.wholeDays()
+	by := "principal"
+	if r.query.Get("by") == "team" {
+		by = "team"
+	}
+	who := r.query.Get(by)
+	f := query.SumFilter{Since: s.Since, Until: s.Until}
+	if by == "team" {
+		f.Team = who
+	} else {
+		f.Principal, f.Team = who, r.query.Get("team")
+	}
+	d := map[string]any{
+		"Span": s, "By": by, "Who": who, "Team": f.Team, "Since": s.Since.Format(time.RFC3339), "Until": s.Until.Format(time.RFC3339),
+		"Persons": address("/people", r.query, "by", "", "principal", "", "team", ""), "Teams": address("/people", r.query, "by", "team", "principal", "", "team", ""),
+	}
+	if who == "" {
+		rows, err := c.trace.Sums(r.Context(), f, 0, by)
+		if err != nil {
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(row query.SumRow) bool { return row.Names[0] == "" })
+		slices.SortStableFunc(rows, func(a, b query.SumRow) int { return cmp.Compare(b.Delivered, a.Delivered) })
+		d["More"], d["Rows"] = max(len(rows)-maxRows, 0), rows[:min(len(rows), maxRows)]
+		return c.show(r, http.StatusOK, "people", map[string]string{"principal": "People", "team": "Teams"}[by], d)
+	}
+	days, err := c.trace.Sums(r.Context(), f, 0, "day")
+	if err != nil {
+		return err
+	}
+	tools, err := c.trace.Sums(r.Context(), f, 0, "server", "tool")
+	if err != nil {
+		return err
+	}
+	tools = slices.DeleteFunc(tools, func(row query.SumRow) bool { return row.Names[1] == "" })
+	slices.SortStableFunc(tools, func(a, b query.SumRow) int { return cmp.Compare(b.Delivered, a.Delivered) })
+	var bars []bar
+	for _, row := range days {
+		b := bar{SumRow: row}
+		b.Since, b.Until = bounds(row.Start, "day")
+		bars = append(bars, b)
+	}
+	d["Bars"], d["MoreTools"], d["Tools"] = bars, max(len(tools)-maxRows, 0), tools[:min(len(tools), maxRows)]
+	return c.show(r, http.StatusOK, "people", short(who), d)
+}
+
+// maxRows bounds the rows of a table of sums.
+const maxRows = 500
+
+// toolRow is a tool with its sums and its pin.
+type toolRow struct {
+	Server, Name, Kind string
+	query.Sums
+	Cost  int // tokens of its definition
+	Pin   *pins.Pin
+	Link  string
+	Waits bool
+}
+
+// tools is the page of tools and their definitions.
+func (c *Console) tools(r *request) error {
+	s, err := c.spanOf(r, 400*day)
+	if err != nil {
+		return err
+	}
+	s.wholeDays()
+	rows, err := c.trace.Sums(r.Context(), query.SumFilter{Since: s.Since, Until: s.Until, Server: r.query.Get("server")}, 0, "server", "tool")
+	if err != nil {
+		return err
+	}
+	var all []toolRow
+	at := map[[2]string]int{}
+	for _, row := range rows {
+		if row.Names[1] != "" {
+			at[[2]string(row.Names)] = len(all)
+			all = append(all, toolRow{Server: row.Names[0], Name: row.Names[1], Kind: "tool", Sums: row.Sums})
+		}
+	}
+	d := map[string]any{"Span": s, "Since": s.Since.Format(time.RFC3339), "Until": s.Until.Format(time.RFC3339), "Server": r.query.Get("server")}
+	var pinned []pins.Pin
+	if c.pins != nil {
+		if pinned, err = c.pins.List(); err != nil {
+			d["Error"] = err.Error()
+		}
+	}
+	for _, p := range pinned {
+		if s := r.query.Get("server"); s != "" && p.Server != s {
+			continue
+		}
+		i, known := at[[2]string{p.Server, p.Name}]
+		if !known || p.Kind != pins.Tool || all[i].Pin != nil { // each definition that waits has a row
+			i = len(all)
+			all = append(all, toolRow{Server: p.Server, Name: cmp.Or(p.Name, string(p.Kind)), Kind: string(p.Kind)})
+		}
+		all[i].Pin = &p
+		if c.o.Count != nil {
+			all[i].Cost = c.cost(p)
+		}
+		all[i].Waits = p.State != pins.Approved
+		all[i].Link = pinLink(p)
+	}
+	slices.SortStableFunc(all, func(a, b toolRow) int {
+		waits := func(t toolRow) int { return map[bool]int{true: 1}[t.Waits] }
+		return cmp.Or(cmp.Compare(waits(b), waits(a)), cmp.Compare(b.Delivered, a.Delivered), cmp.Compare(b.Calls, a.Calls))
+	})
+	d["More"], d["Rows"] = max(len(all)-maxRows, 0), all[:min(len(all), maxRows)]
+	return c.show(r, http.StatusOK, "tools", "Tools", d)
+}
+
+// cost returns the tokens of a definition, which it counts once.
+func (c *Console) cost(p pins.Pin) int {
+	c.mu.Lock()
+	n, known := c.costs[p.SHA256]
+	c.mu.Unlock()
+	if !known {
+		n = c.o.Count(string(p.Is))
+		c.mu.Lock()
+		if len(c.costs) >= maxCosts {
+			clear(c.costs)
+		}
+		c.costs[p.SHA256] = n
+		c.mu.Unlock()
+	}
+	return n
+}
+
+// maxCosts bounds the definitions whose tokens are kept.
+const maxCosts = 100_000
+
+func pinLink(p pins.Pin) string {
+	return address("/definition", nil, "server", p.Server, "kind", string(p.Kind), "name", p.Name, "sha256", p.SHA256)
+}
+
+// findPin returns the definition that an address or a form names: of several that wait under one name the
+// one with the digest, or the oldest.
+func (c *Console) findPin(get func(string) string) (pins.Pin, error) {
+	if c.pins != nil {
+		all, err := c.pins.List()
+		if err != nil {
+			return pins.Pin{}, err
+		}
+		var first *pins.Pin
+		for _, p := range all {
+			if p.Server == get("server") && string(p.Kind) == get("kind") && p.Name == get("name") {
+				if p.SHA256 == get("sha256") {
+					return p, nil
+				}
+				if first == nil {
+					first = &p
+				}
+			}
+		}
+		if first != nil {
+			return *first, nil
+		}
+	}
+	return pins.Pin{}, problemf(http.StatusNotFound, "no definition %.80q of %.80q is pinned", get("name"), get("server"))
+}
+
+// definition is the page of one definition and how it differs from the approved one.
+func (c *Console) definition(r *request) error {
+	p, err := c.findPin(r.query.Get)
+	if err != nil {
+		return err
+	}
+	type line struct{ Mark, Text string }
+	var lines []line
+	for _, l := range p.Diff() {
+		lines = append(lines, line{l[:1], l[1:]})
+	}
+	return c.show(r, http.StatusOK, "definition", "Definition", map[string]any{"P": p, "Name": cmp.Or(p.Name, string(p.Kind)), "Lines": lines, "Waits": p.State != pins.Approved, "Calls": to("server", p.Server, "tool", p.Name)})
+}
