@@ -127,8 +127,8 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	if b.Digest != "" {
 		payload["digest"] = b.Digest
 	}
-	if b.Reason == folding.ReasonOperator {
-		payload["error"] = b.Error // has the operator's words
+	if b.Reason == folding.ReasonOperator || b.Reason == folding.ReasonModelFailed {
+		payload["error"] = b.Error // has the words of the operator, or of the endpoint
 	}
 	rec := r.next(b, trace.KindPop, payload)
 	rec.Audit.OverBudget = b.Reason == folding.ReasonBudgetExhausted
@@ -141,6 +141,16 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 			o.conclusions = append(o.conclusions, conclusion)
 		}
 	})
+}
+
+// Memories records the memories that a new branch got, and where they come from. call is the record of the
+// call that found them, "" without one.
+func (r *BranchRecords) Memories(b folding.Branch, call string, payload map[string]any) {
+	rec := r.next(b, trace.KindMemories, payload)
+	if call != "" {
+		rec.CorrelationID = append(rec.CorrelationID, call)
+	}
+	r.Recorder.Note(rec)
 }
 
 // next returns a record that correlates to the branch's push. An end correlates also to the call

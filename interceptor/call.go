@@ -148,15 +148,17 @@ type Outcome struct {
 	// Decision is the reason why the call was refused or cut, a Reason constant of package trace, else
 	// "". Trace sets it by the error, if nothing else has.
 	Decision  string
-	Late      bool        // the result came after the branch had ended
-	Truncated bool        // the result was cut to the budget; the trace calls it over-budget
-	Folded    bool        // a preview replaced the result
-	Fold      string      // the handle of the stored result
-	Saved     int         // tokens that were not delivered
-	Whole     *Result     // the scrubbed result of a batch's call before folding
-	Read      *trace.Read // the stored result that branch_read or branch_run delivers a part of
-	Checked   bool        // the result was scrubbed before, so Scrub passes it
-	Clean     bool        // the result holds no secret that can be found, so it may be stored
+	Late      bool             // the result came after the branch had ended
+	Truncated bool             // the result was cut to the budget; the trace calls it over-budget
+	Folded    bool             // a preview replaced the result
+	Fold      string           // the handle of the stored result
+	Saved     int              // tokens that were not delivered
+	Whole     *Result          // the scrubbed result of a batch's call before folding
+	Read      *trace.Read      // the stored result that branch_read or branch_run delivers a part of
+	Injection *trace.Injection // what looks like an instruction to the model in the result; nil for none
+	Model     *trace.Model     // what a model counted of a turn of a branch that runs by itself
+	Checked   bool             // the result was scrubbed before, so Scrub passes it
+	Clean     bool             // the result holds no secret that can be found, so it may be stored
 	// Paid are the tokens of a branch's message that a call which is itself free delivers, in a branch
 	// if PaidInBranch.
 	Paid         int

@@ -24,6 +24,9 @@ func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
+			if err == nil {
+				res, err = f.inspect(c, res)
+			}
 			if err != nil || c.Target.Server == "" || !c.Target.Metered {
 				return res, err
 			}
@@ -55,8 +58,11 @@ type FoldPolicy struct {
 
 // FoldRule is the rule for one tool.
 type FoldRule struct {
-	Off       bool // deliver results whole, and cut them if they do not fit the budget
-	Threshold int  // replaces both thresholds of the policy if it is not 0
+	Off bool // deliver results whole, and cut them if they do not fit the budget
+	// OnInjection is what becomes of a result that looks like an instruction to the model: log, flag or
+	// block of package folding; "" means that nobody looks.
+	OnInjection string
+	Threshold   int // replaces both thresholds of the policy if it is not 0
 }
 
 // Limits of folding, in tokens.
@@ -132,7 +138,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 		fault.Error("result not folded: it could not be checked for secrets")
 		return nil
 	}
-	parts, handle := split(res, false), results.NewHandle()
+	parts, handle := split(res, false), f.store.NewHandle()
 	if parts.text == "" {
 		return nil
 	}
@@ -192,7 +198,7 @@ func (c *Call) keep() {
 		return
 	}
 	stored := results.Result{
-		Handle: results.NewHandle(), Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(),
+		Handle: f.store.NewHandle(), Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(),
 		Kind: string(preview.JSON), Text: cmp.Or(string(res.Error), string(res.Body)), Tokens: o.Tokens.Out,
 	}
 	if p := split(res, false); c.foldable(res) && !res.opaque() && len(p.kept) == 0 && p.text != "" {
@@ -264,7 +270,11 @@ func (p parts) blocks() bool { return p.at[len(p.at)-1] == "content" }
 func (p parts) with(text string, meta []byte) *Result {
 	value, owner := rawjson.Quote(text), []string(nil)
 	if p.blocks() {
-		value, owner = arrayOf(append([][]byte{textBlock(text)}, p.kept...)), p.at[:len(p.at)-1]
+		var before [][]byte
+		if p.notice != nil {
+			before = [][]byte{p.notice}
+		}
+		value, owner = arrayOf(slices.Concat(before, [][]byte{textBlock(text)}, p.kept)), p.at[:len(p.at)-1]
 	}
 	out := rawjson.Set(p.left, value, p.at...)
 	if p.fault {

@@ -83,12 +83,34 @@ func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch
 	return err == nil, rule
 }
 
+// BeginModel takes n tokens of a model from the limits of model tokens, or refuses the call. What the model
+// does not use is given back. The Spend is nil if no limit matches.
+func (l *Limits) BeginModel(ctx context.Context, c *Call, n int) (*limits.Spend, error) {
+	if l == nil {
+		return nil, nil
+	}
+	u := l.Use(&c.Origin, "", "", c.Attribution.Branch != nil)
+	u.Model = true
+	spend, err := l.Begin(ctx, u, n)
+	if err != nil {
+		return nil, c.limitRefusal(err, "")
+	}
+	return spend, nil
+}
+
 // States returns the limits of a caller, in a branch or in main, that are not those of single tools or servers.
 func (l *Limits) States(ctx context.Context, o *Origin, branch bool) ([]limits.State, error) {
 	if l == nil {
 		return nil, nil
 	}
-	return l.Status(ctx, l.Use(o, "", "", branch))
+	u := l.Use(o, "", "", branch)
+	states, err := l.Status(ctx, u)
+	if err != nil {
+		return states, err
+	}
+	u.Model = true
+	models, err := l.Status(ctx, u)
+	return append(states, models...), err
 }
 
 // limitRefusal returns the refusal of a call by a limit, or because the store of limits failed. lost

@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"fmt"
 	"maps"
 	"time"
 
@@ -13,9 +14,9 @@ const (
 	// burst, and the bytes a second after it.
 	noteBurst = 4 << 20
 	noteRate  = 16 << 10
-	// AskBurst is how many questions a server may ask a session at once. Later it may ask noteRate *
-	// AskBurst / noteBurst a second, which is four.
-	AskBurst = 1000
+	// askBurst is how many questions a server may ask a session at once. Later it may ask noteRate *
+	// askBurst / noteBurst a second, which is four.
+	askBurst = 1000
 	// leftOutEvery is how often a record tells the number of messages left out.
 	leftOutEvery = 10 * time.Second
 )
@@ -33,8 +34,20 @@ type sender struct{ code, principal, session, server string }
 type rate struct {
 	room    int // bytes, as of at; less than 0 after a large message
 	at      time.Time
-	leftOut int // since the last record of them
-	bytes   int64
+	leftOut map[share]*sum // since the last record of them
+}
+
+// share is a part of the messages of a sender: those of one session, tool and branch. Limits count by
+// these. Beyond maxShares of a sender the others are one share, which names none of these.
+type share struct{ session, team, era, tool, context string }
+
+const maxShares = 100
+
+// sum is what the messages of a share come to.
+type sum struct {
+	messages               int
+	bytes                  int64
+	tokens, heard, charged int
 }
 
 // refill adds the room of the time that has passed, and returns the room.
@@ -45,20 +58,38 @@ func (n *rate) refill(now time.Time) int {
 	return n.room
 }
 
-// MayAsk reports whether a server may ask a session one more question, of size bytes. busy refuses it
-// in any case. A record counts those that are refused.
-func (r *Recorder) MayAsk(principal, session, server string, busy bool, size int) bool {
-	return r.within(sender{requestsRefused, principal, session, server}, busy, noteBurst/AskBurst, size)
+// MayAsk returns an error if a server may not ask a session one more question, of size bytes. busy
+// refuses it in any case. A record counts those that are refused.
+func (r *Recorder) MayAsk(principal, session, server string, busy bool, size int) error {
+	if r.within(sender{requestsRefused, principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{messages: 1, bytes: int64(size)}) {
+		return nil
+	}
+	return errAsksTooOften
 }
 
-// within reports whether a message of size bytes is within the rate of its sender, and takes cost of
-// that. A record tells the number of the others after a while.
-func (r *Recorder) within(who sender, busy bool, cost, size int) bool {
+var errAsksTooOften = fmt.Errorf("too many requests: a server may ask a session %d times at once, and then four times a second; wait", askBurst)
+
+// mayNote reports whether the rate of its server allows a record for a notification.
+func (r *Recorder) mayNote(n *Notification, m *Message) bool {
+	one := sum{messages: 1, bytes: int64(len(m.Body)), tokens: n.Tokens}
+	if n.Refused == "" {
+		one.heard = n.Tokens
+	}
+	if n.Refused == "" || n.Paid {
+		one.charged = n.Tokens
+	}
+	cost := 512 + min(len(m.Body), 1<<20) // the journal stores no larger payload
+	return n.Server == "" || r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Era, n.ForTool, n.Context}, one)
+}
+
+// within reports whether a message is within the rate of its sender, and takes cost of that. A record
+// tells of the others after a while.
+func (r *Recorder) within(who sender, busy bool, cost int, of share, one sum) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, n := time.Now(), r.rates[who]
 	if n == nil {
-		maps.DeleteFunc(r.rates, func(_ sender, n *rate) bool { return n.leftOut == 0 && n.refill(now) == noteBurst }) // as good as new
+		maps.DeleteFunc(r.rates, func(_ sender, n *rate) bool { return n.leftOut == nil && n.refill(now) == noteBurst }) // as good as new
 		if r.rates == nil {
 			r.rates = map[sender]*rate{}
 		}
@@ -69,13 +100,26 @@ func (r *Recorder) within(who sender, busy bool, cost, size int) bool {
 		n.room -= cost
 		return true
 	}
-	n.bytes += int64(size)
-	if n.leftOut++; n.leftOut == 1 {
-		time.AfterFunc(leftOutEvery, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.tellLeftOut(who, n)
-		})
+	if n.leftOut == nil {
+		n.leftOut = map[share]*sum{}
+	}
+	all := n.leftOut[of]
+	if all == nil && len(n.leftOut) >= maxShares {
+		of = share{}
+		all = n.leftOut[of]
+	}
+	if all == nil {
+		all = &sum{}
+		n.leftOut[of] = all
+	}
+	all.messages += one.messages
+	all.bytes += one.bytes
+	all.tokens += one.tokens
+	all.heard += one.heard
+	all.charged += one.charged
+	if !r.telling {
+		r.telling = true
+		time.AfterFunc(leftOutEvery, r.TellLeftOut)
 	}
 	return false
 }
@@ -84,25 +128,34 @@ func (r *Recorder) within(who sender, busy bool, cost, size int) bool {
 // closes.
 func (r *Recorder) TellLeftOut() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var records []*trace.Record
 	for who, n := range r.rates {
-		r.tellLeftOut(who, n)
+		for of, all := range n.leftOut {
+			records = append(records, r.leftOut(who, of, all))
+		}
+		n.leftOut = nil
+	}
+	r.telling = false
+	r.mu.Unlock()
+	for _, rec := range records {
+		r.Note(rec)
 	}
 }
 
-// tellLeftOut records how many messages of a sender have no record. The caller holds mu.
-func (r *Recorder) tellLeftOut(who sender, n *rate) {
-	if n.leftOut == 0 {
-		return
-	}
+// leftOut returns the record of messages that have none.
+func (r *Recorder) leftOut(who sender, of share, all *sum) *trace.Record {
 	rec := &trace.Record{
-		From: "upstream:" + who.server, To: []string{"foldgate"}, Kind: trace.KindWarning,
-		Payload: rawjson.Marshal(map[string]any{"code": who.code, "count": n.leftOut, "bytes": n.bytes}),
-		Audit:   &trace.Audit{Principal: who.principal, Server: who.server, LeftOut: n.leftOut, Bytes: n.bytes},
+		From: "upstream:" + who.server, To: []string{"foldgate"}, Kind: trace.KindWarning, Context: of.context,
+		Payload: rawjson.Marshal(map[string]any{"code": who.code, "count": all.messages, "bytes": all.bytes}),
+		Audit: &trace.Audit{
+			Session: of.session, Principal: who.principal, Team: of.team, Server: who.server, ForTool: of.tool, Era: of.era, LeftOut: all.messages, Bytes: all.bytes,
+		},
 	}
 	if who.code == requestsRefused {
 		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: who.code}
 	}
-	n.leftOut, n.bytes = 0, 0
-	r.Note(rec)
+	if all.tokens > 0 {
+		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: all.tokens, Delivered: all.heard, Charged: &all.charged}
+	}
+	return rec
 }

@@ -18,17 +18,15 @@ import (
 
 // Recover makes the journal and the branches in repo agree after a process that died between its
 // writes to one and to the other. Afterwards each request has its response, and each push one
-// pop. It returns the workflow steps of the lost calls.
+// pop. It returns the workflow steps of the lost calls. After a process that was shut down and left
+// branches active, it only finds the records of these branches.
 //
 // It must run before the manager takes over the active branches, none of which is older than
 // maxAge. If this process ends before the journal is settled, the next start recovers again.
 func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
 	from, to, interrupted := r.Recorder.Journal.Interrupted()
-	if !interrupted {
-		return nil, nil
-	}
 	active, err := repo.Active(ctx)
-	if err != nil {
+	if err != nil || !interrupted && len(active) == 0 {
 		return nil, err
 	}
 	// Unfinished calls and branches began after that process did, and no longer ago than a branch
@@ -36,6 +34,9 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 	since := to.Add(-maxAge - time.Minute)
 	if from.After(since) && !from.After(to) { // else the clock was set back
 		since = from
+	}
+	if !interrupted {
+		since = active[0].CreatedAt
 	}
 	for _, b := range active {
 		if b.CreatedAt.Before(since) {
@@ -46,12 +47,17 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 	if err != nil {
 		return nil, fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
-	for _, call := range u.calls {
-		u.addLostStep(call)
-		r.Recorder.Note(lostCall(call))
+	if interrupted {
+		for _, call := range u.calls {
+			u.addLostStep(call)
+			r.Recorder.Note(lostCall(call))
+		}
 	}
 	for id, push := range u.open {
 		r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = push.ID, hostOf(push), u.conclusions[id] })
+	}
+	if !interrupted {
+		return nil, nil
 	}
 	for _, b := range active {
 		if reason, popped := u.popped[b.ID]; popped {

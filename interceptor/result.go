@@ -55,6 +55,9 @@ func (r *Result) Text() (text, structured string) {
 		return text, ""
 	}
 	p := split(r, false)
+	if notice, ok := rawjson.GetString(p.notice, "text"); ok {
+		return notice + "\n" + p.text, string(p.structured)
+	}
 	return p.text, string(p.structured)
 }
 
@@ -68,6 +71,7 @@ type parts struct {
 	// not stay. If the texts are a mere caption, it is the structured content.
 	text       string
 	kept       [][]byte // blocks beside the preview: images, audio, links, a workflow's handle, a caption
+	notice     []byte   // the block of inspect that stands before the text; nil for none
 	structured []byte   // compact; nil if text says the same
 }
 
@@ -94,7 +98,7 @@ func split(r *Result, cut bool) parts {
 	if code, _ := rawjson.Get(body, "code"); p.fault && rawjson.KindOf(code) != rawjson.Number {
 		p.left = rawjson.Set(p.left, []byte("-32603"), "code")
 	}
-	p.text, p.kept = s.text.String(), s.kept
+	p.text, p.kept, p.notice = s.text.String(), s.kept, s.notice
 	if p.structured = s.structured; bytes.Equal(p.structured, rawjson.Compact([]byte(p.text))) {
 		p.structured = nil
 	}
@@ -153,6 +157,7 @@ type splitter struct {
 	room, links, free int // bytes that may still stay: of unnamed members, of other blocks, of free members
 	text              strings.Builder
 	kept              [][]byte
+	notice            []byte
 	structured        []byte
 }
 
@@ -252,6 +257,8 @@ func (s *splitter) block(b []byte) {
 	media := kind == "image" || kind == "audio" || blob && !ok
 	ok = ok && !blob && (kind == "text" || kind == "resource") && rawjson.KindOf(lit) == rawjson.String && len(b)-len(lit) <= max(caption, len(lit))
 	switch {
+	case isNotice(b) && s.notice == nil:
+		s.notice = b
 	case isHandle(b) && !s.handle:
 		s.kept, s.handle = append(s.kept, b), true
 	case ok && kind == "resource":

@@ -54,6 +54,7 @@ type Recorder struct {
 	mu      sync.Mutex
 	tallies map[string]occurrences // events of which not each one is recorded
 	rates   map[sender]*rate
+	telling bool // TellLeftOut runs after a while
 }
 
 func (r *Recorder) request(ctx context.Context, c *Call) error {
@@ -154,7 +155,7 @@ func (r *Recorder) entry(c *Call) *entry {
 		Era:  c.Origin.Revision,
 		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
 		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
-		Deprecated: c.Origin.Deprecated, Read: o.Read, ForTool: c.Target.ForTool, Via: c.Target.Via,
+		Deprecated: c.Origin.Deprecated, Read: o.Read, Injection: o.Injection, Model: o.Model, ForTool: c.Target.ForTool, Via: c.Target.Via,
 	}
 	if c.ofTool() {
 		a.Tool = c.Target.Name
@@ -209,7 +210,7 @@ type Notification struct {
 // only place that records messages other than calls. Of a server that sends too many, a record counts
 // those that have none.
 func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
-	if n.Server != "" && !r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, 512+min(len(m.Body), 1<<20), len(m.Body)) { // the journal stores no larger payload
+	if !r.mayNote(&n, m) {
 		return nil
 	}
 	rec := &trace.Record{
@@ -415,7 +416,7 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count 
 // Configuration records a start or a reload: facts are its payload, with the hash of the
 // configuration.
 func (r *Recorder) Configuration(facts any) {
-	r.always(&trace.Record{From: "foldgate", Kind: trace.KindConfig, Payload: rawjson.Marshal(facts)})
+	r.Note(&trace.Record{From: "foldgate", Kind: trace.KindConfig, Payload: rawjson.Marshal(facts)})
 }
 
 // Definition records that a definition of a server is new, changed or approved; held means that hosts do
@@ -435,19 +436,6 @@ func (r *Recorder) Definition(server, kind, name, state string, held bool, facts
 	r.Note(&trace.Record{From: "foldgate", To: []string{"operator"}, Kind: trace.KindDefinition + state, Payload: rawjson.Marshal(facts), Audit: a})
 }
 
-// Access records a use of the operator's interface, or of the trace over HTTP.
-func (r *Recorder) Access(rec *trace.Record) {
-	r.cleanHead(rec)
-	r.always(rec)
-}
-
-// always writes a record with its payload, whatever trace.payload says.
-func (r *Recorder) always(rec *trace.Record) {
-	if err := r.Journal.Append(rec); err != nil {
-		r.Log.Error("record lost", "kind", rec.Kind, "err", err)
-	}
-}
-
 // Note records an event that has already happened. A fault is only logged.
 func (r *Recorder) Note(rec *trace.Record) {
 	if err := r.write(rec); err != nil {
@@ -458,7 +446,7 @@ func (r *Recorder) Note(rec *trace.Record) {
 // write writes one record. If there are pieces of payload, they replace the record's; see
 // [trace.Journal.Append]. Without Refuse a fault is logged, and nil returned.
 func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {
-	if !r.Payload {
+	if !r.Payload && rec.Kind != trace.KindConfig && rec.Kind != trace.KindAccess { // these are the operator's own words
 		rec.Payload, payload = nil, nil
 	}
 	if a := rec.Audit; a != nil && a.Team == "" && r.Team != nil {

@@ -34,5 +34,9 @@ func TestAllocationsWithManyUpstreams(t *testing.T) {
 
 func allocations(call func()) float64 {
 	call() // caches fill
-	return testing.AllocsPerRun(200, call)
+	least := testing.AllocsPerRun(200, call)
+	for range 2 { // work in the background only adds
+		least = min(least, testing.AllocsPerRun(200, call))
+	}
+	return least
 }

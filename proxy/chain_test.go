@@ -18,7 +18,9 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/runner"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -144,6 +146,11 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		t.Errorf("the log level was restored %d times", len(restored))
 	}
 	r.tool("branch_run", `{"steps":[{"tool":"up__read"}]}`)
+	r.g.Tools.SetModels(sayingModels{}, r.g.router)
+	r.g.settings.Load().Config.LLM.API = config.APIOpenAI
+	if said := r.tool("branch_create", `{"description":"look","run":true}`); !strings.Contains(said, "seen") {
+		t.Errorf("the branch that runs by itself answers %s", said)
+	}
 	r = newRig(t, true, map[string]fakeUpstream{"up": echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Receiver.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 		<-ctx.Done()
@@ -166,14 +173,23 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		"request of a server to a legacy host": "upstream sampling/createMessage", "request of a server to a modern host": "upstream elicitation/create",
 		"`ping` of a server": "upstream ping", "foldgate's own request to a server": "foldgate logging/setLevel",
 		"notification of a host": "host notifications/x", "notification of a server": "upstream notifications/progress",
-		"request with an id that is in use": "host x/again",
+		"request with an id that is in use": "host x/again", "request to the model of a branch that runs by itself": "foldgate sampling/createMessage",
 	} {
 		want := map[bool]string{true: "yes", false: "no"}[seen[message]]
 		if !strings.Contains(table, "| "+row+" | "+want+" |") {
 			t.Errorf("docs/design.md does not say that a %s (%s) runs down the chain: %s", row, message, want)
 		}
 	}
-	if rows := strings.Count(table, " | yes | ") + strings.Count(table, " | no | "); rows != 10 {
-		t.Errorf("the table has %d rows, and the test 10", rows)
+	if rows := strings.Count(table, " | yes | ") + strings.Count(table, " | no | "); rows != 11 {
+		t.Errorf("the table has %d rows, and the test 11", rows)
 	}
+}
+
+// sayingModels are models that say one thing.
+type sayingModels struct{}
+
+func (m sayingModels) Open(config.LLM) runner.Model { return m }
+
+func (sayingModels) Turn(context.Context, *runner.Request) (runner.Reply, error) {
+	return runner.Reply{Message: runner.Message{Role: "assistant", Content: []runner.Block{runner.TextBlock("seen")}}}, nil
 }

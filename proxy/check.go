@@ -124,8 +124,8 @@ func tryStore(ctx context.Context, cfg config.Config) error {
 }
 
 // settle connects every server for a principal. It returns when each is up or has failed, or when none has for wait.
-// If many start, those that have not answered in time try again while that brings more up, two times at most.
-// The errors are by server.
+// If many start, those that have not answered in time try again, with most of wait as their time, while that brings
+// more up, two times at most. The errors are by server.
 func (g *Gateway) settle(ctx context.Context, principal string, wait time.Duration) map[string]error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -163,10 +163,12 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 			break
 		}
 		last = n
+		g.servers.Patience(wait - wait/10) // so that each says itself that it is late
 		select {
 		case <-time.After(time.Duration(try+1) * 2 * time.Second): // longer than the back-off
 		case <-ctx.Done():
 		}
+		stuck.Reset(wait)
 	}
 	faults := map[string]error{}
 	for i, srv := range servers {

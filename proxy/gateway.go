@@ -17,14 +17,15 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/bridge"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/pins"
+	"github.com/foldgate/foldgate/proxy/replicas"
 	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/runner/llm"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -48,8 +49,9 @@ type Gateway struct {
 	tried       string     // the hash of the file that was read last; guarded by reloading
 	reloading   sync.Mutex // held while a configuration is put in force
 	certificate atomic.Pointer[tls.Certificate]
-	reloadFault atomic.Pointer[error] // why the last reload failed; nil if it did not
-	http        *server.HTTP          // nil before it serves; guarded by reloading
+	reloadFault atomic.Pointer[error]        // why the last reload failed; nil if it did not
+	replicas    atomic.Pointer[replicas.Set] // nil before it serves, and without replicas
+	http        *server.HTTP                 // nil before it serves; guarded by reloading
 
 	lifetime context.Context
 	end      context.CancelFunc
@@ -134,23 +136,21 @@ func (g *Gateway) openLimits(st *settings) (err error) {
 
 // openParts makes what routes messages, from the servers inwards.
 func (g *Gateway) openParts() error {
-	g.bridge = bridge.New(g.lifetime, g.log)
+	g.bridge = bridge.New(g.lifetime, g.Replica, g.log)
 	g.servers = upstream.NewSet(upstream.Options{
 		Config: g.cfg, Log: g.log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
-		TokenOf: func(issuer, principal string) string { return g.settings.Load().access.Auth.TokenOf(issuer, principal) },
-		LoginRefused: func(upstream, principal, why string) {
-			n := interceptor.Notification{From: "upstream:" + upstream, Server: upstream, Principal: principal, Method: "login"}
-			g.Recorder.Rejected(n, trace.ReasonPolicy, "upstream_login", why)
-		},
+		TokenOf:   func(issuer, principal string) string { return g.settings.Load().access.Auth.TokenOf(issuer, principal) },
+		LoginTold: func(e upstream.LoginEvent) { recordLogin(g.Recorder, e, "") },
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
 		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
+		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Forget: g.servers.Forget, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)
+	g.Tools.SetModels(llm.Models{}, g.router)
 	return g.watchState()
 }
 
@@ -265,10 +265,24 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	} else if g.cfg.Exposed() {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
+	set, peers, err := g.openReplicas(ctx)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
 		Log: g.log, Access: func() *server.Access { return &g.settings.Load().access },
-		Ready: g.ready, CheckParams: g.router.CheckHeaders, Control: g.controlOf,
+		Ready: g.ready, CheckParams: g.router.CheckHeaders, Control: g.controlOf, Replicas: set,
 	})
+	grace := shutdownWait
+	if set != nil {
+		g.replicas.Store(set)
+		set.Serve(peers, e)
+		defer g.leave(set)
+		if err := set.Join(ctx); err != nil {
+			return errors.Join(err, ln.Close())
+		}
+		ctx, grace = g.drained(ctx, set), replicaGrace
+	}
 	ready(addr)
 	g.reloading.Lock()
 	g.http = e
@@ -282,7 +296,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	if g.load != nil && g.cfg.File != "" {
 		g.wg.Go(g.watch)
 	}
-	return server.Serve(ctx, ln, e, e.Handler(), shutdownWait)
+	return server.Serve(ctx, ln, e, e.Handler(), grace)
 }
 
 // ready returns the answer of /readyz. One server that is down does not make the gateway unready:
@@ -297,6 +311,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Upstreams map[string]state `json:"upstreams"`
 		Trace     string           `json:"trace,omitempty"`
 		Config    string           `json:"config,omitempty"` // why it was not reloaded
+		Replicas  *replicas.Status `json:"replicas,omitempty"`
 	}{Status: "ready", Upstreams: map[string]state{}}
 	for _, srv := range g.settings.Load().Servers {
 		name, fault := srv.Status()
@@ -313,6 +328,12 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 	ok = true
 	if err := g.Journal.Err(); err != nil {
 		out.Status, out.Trace, ok = "unready", err.Error(), g.cfg.Trace.OnError != "refuse"
+	}
+	if set := g.replicas.Load(); set != nil {
+		st := set.Status()
+		if out.Replicas = &st; st.State != replicas.Up {
+			out.Status, ok = st.State, false
+		}
 	}
 	body, _ = json.Marshal(out)
 	return ok, body

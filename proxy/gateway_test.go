@@ -411,6 +411,9 @@ func TestCheckTriesBusyServersAgain(t *testing.T) {
 			tries[c.Name]++
 			n := tries[c.Name]
 			mu.Unlock()
+			if c.Slow != (n > 1) {
+				t.Errorf("attempt %d at %s: slow is %v", n, c.Name, c.Slow)
+			}
 			if i := len(c.Name) % 2; c.Name == "up7" || n <= i+1 && strings.HasSuffix(c.Name, "3") {
 				<-ctx.Done()
 				return nil, fmt.Errorf("initialize: %w", context.Cause(ctx))

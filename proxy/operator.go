@@ -26,7 +26,7 @@ func (g operator) OpenBranches() []control.Branch {
 
 // EndBranch implements [control.Gateway].
 func (g operator) EndBranch(ctx context.Context, id, reason string) (control.Branch, error) {
-	b, err := g.Branches.End(ctx, id, reason)
+	b, err := g.Branches.End(ctx, id, folding.ReasonOperator, reason)
 	if errors.Is(err, folding.ErrNotFound) {
 		return control.Branch{}, control.ErrNoBranch
 	}
@@ -47,18 +47,22 @@ func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
 		return nil, errNoLimits
 	}
 	states, err := l.All(ctx)
+	return budgetsOf(states), err
+}
+
+func budgetsOf(states []limits.State) []control.Budget {
 	all := []control.Budget{}
 	for _, s := range states {
 		b := control.Budget{
 			Limit: s.Limit, Subject: s.Subject, Per: s.Per, Action: s.Action, Window: s.Window,
-			Tokens: s.Tokens, TokensUsed: s.TokensUsed, Calls: s.Calls, CallsUsed: s.CallsUsed,
+			Model: s.Model, Tokens: s.Tokens, TokensUsed: s.TokensUsed, Calls: s.Calls, CallsUsed: s.CallsUsed,
 		}
 		if !s.Reset.IsZero() {
 			b.Reset = &s.Reset
 		}
 		all = append(all, b)
 	}
-	return all, err
+	return all
 }
 
 var errNoLimits = errors.New("the configuration has no budgets.limits")

@@ -48,6 +48,24 @@ func TestRatioOfLimits(t *testing.T) {
 	}
 }
 
+// The guard on what a branch adds to a call: it is looked up, its arguments and results are charged and
+// stored. The room is for a machine that is busy.
+func TestRatioOfABranch(t *testing.T) {
+	main, branch := costGateway(t, false, false, 4<<10, 1, 1), costGateway(t, false, true, 4<<10, 1, 1)
+	times := func(call func()) func() {
+		return func() {
+			for range 400 {
+				call()
+			}
+		}
+	}
+	r := cputime.Ratio(15, times(branch), times(main))
+	if r > 1.35 {
+		t.Errorf("a call in a branch takes %.2f times the processor time of one in main, want at most 1.35", r)
+	}
+	t.Logf("a call in a branch takes %.2f times the processor time of one in main", r)
+}
+
 // The guard on what a whole call costs: beside one plain copy of its answer by
 // encoding/json, in one run, with room for a machine that is busy.
 func TestRatioToCopy(t *testing.T) {

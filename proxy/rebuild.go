@@ -19,6 +19,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -105,14 +106,14 @@ func openLimits(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store
 	return all, store, nil
 }
 
-// UsedLimits returns how many counts of the limits in c are in use. It needs the store and no gateway.
-func UsedLimits(ctx context.Context, c config.Config, log *slog.Logger) (int, error) {
+// StoredBudgets returns what the limits in c have left. It needs the store and no gateway.
+func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]control.Budget, error) {
 	all, store, err := openLimits(c, log)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	states, err := all.All(ctx)
-	return len(states), errors.Join(err, store.Close())
+	return budgetsOf(states), errors.Join(err, store.Close())
 }
 
 // requests are those without a response so far, by the id of their record: what limits were charged
@@ -129,6 +130,10 @@ func (open requests) charges(r *trace.Record, shown func(server, tool string) st
 	a := r.AuditOrEmpty()
 	c := limits.Charge{At: r.Time(), Use: useOf(r, shown)}
 	request, found := limits.Charge{}, false
+	if a.Model != nil {
+		c.Use.Model, c.Tokens = true, int64(a.Model.Input+a.Model.Output)
+		return []limits.Charge{c}
+	}
 	switch {
 	case strings.HasPrefix(r.Kind, trace.KindRequest) && a.Args != nil:
 		if len(open) == maxRequests {
@@ -145,7 +150,7 @@ func (open requests) charges(r *trace.Record, shown func(server, tool string) st
 				break
 			}
 		}
-	case !strings.HasPrefix(r.Kind, trace.KindNotification):
+	case !strings.HasPrefix(r.Kind, trace.KindNotification) && a.LeftOut == 0:
 		return nil
 	}
 	t, control := a.Tokens, a.Server == "" && slices.Contains([]string{"branch_create", "branch_return", "branch_status"}, a.Tool)

@@ -105,11 +105,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if g.http != nil {
 		g.http.Recheck()
 	}
-	for _, name := range before.Config.PrincipalNames() {
-		if !next.Knows(name) {
-			g.wg.Go(func() { g.servers.End(name) })
-		}
-	}
+	g.wg.Go(func() { g.servers.Keep(next.Knows) })
 	g.wg.Go(func() { g.endBranches(&next) })
 	g.retire(before, now)
 	return done, nil
@@ -122,7 +118,7 @@ func (g *Gateway) endBranches(next *config.Config) {
 		if next.Knows(b.Principal) {
 			continue
 		}
-		if _, err := g.Branches.End(g.lifetime, b.ID, "its principal may no longer use foldgate"); err != nil && !errors.Is(err, folding.ErrNotFound) {
+		if _, err := g.Branches.End(g.lifetime, b.ID, folding.ReasonOperator, "its principal may no longer use foldgate"); err != nil && !errors.Is(err, folding.ErrNotFound) {
 			g.log.Error("branch of a principal that was removed", "branch_id", b.ID, "err", err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,7 +17,10 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
+	"github.com/foldgate/foldgate/proxy/engine"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // maxRead is the most records of one answer to an auditor.
@@ -70,7 +74,10 @@ func (g *Gateway) recordAccess(from string, a *trace.Audit, r *http.Request) {
 	if user := control.User(r); user != "" {
 		facts["user"] = user
 	}
-	g.Recorder.Access(&trace.Record{From: from, To: []string{"foldgate"}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts), Audit: a})
+	if by := control.By(r); by != "" {
+		facts["by"] = g.Boundary.Text(by)
+	}
+	g.Recorder.Note(&trace.Record{From: from, To: []string{"foldgate"}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts), Audit: a})
 }
 
 // serveTrace answers with the records that the query selects, as lines of JSON.
@@ -105,4 +112,30 @@ type patient struct{ http.ResponseWriter }
 func (p patient) Write(b []byte) (int, error) {
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
 	return p.ResponseWriter.Write(b)
+}
+
+// RecordLogin writes a login of a person, by a command of the operator, to the trace of c.
+func RecordLogin(c config.Config, e upstream.LoginEvent) error {
+	return engine.Record(c, func(r *interceptor.Recorder) { recordLogin(r, e, strconv.Itoa(os.Getuid())) })
+}
+
+// recordLogin records a login of a person at an upstream. user is the number of the machine's user, "" if
+// it is not known.
+func recordLogin(r *interceptor.Recorder, e upstream.LoginEvent, user string) {
+	if e.Failure != "" {
+		n := interceptor.Notification{From: "upstream:" + e.Upstream, Server: e.Upstream, Principal: e.Principal, Method: "login"}
+		r.Rejected(n, trace.ReasonPolicy, "upstream_login", e.Failure)
+		return
+	}
+	facts := map[string]any{"action": e.Action}
+	if len(e.Scopes) > 0 {
+		facts["scopes"] = e.Scopes
+	}
+	if user != "" {
+		facts["user"] = user
+	}
+	r.Note(&trace.Record{
+		From: "operator", To: []string{"upstream:" + e.Upstream}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts),
+		Audit: &trace.Audit{Principal: e.Principal, Server: e.Upstream},
+	})
 }

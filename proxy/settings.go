@@ -25,7 +25,7 @@ type settings struct {
 // newSettings derives the settings from a valid configuration. They have no servers yet. before is the
 // authenticator of the settings that they replace, or nil.
 func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) *settings {
-	own := tools.Definitions(c.Folding)
+	own := tools.Definitions(c.Folding, c.LLM.Runs())
 	if c.Tools.Searchable() {
 		own = append(own, tools.SearchDefinitions()...)
 	}
@@ -34,6 +34,13 @@ func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) 
 		access:   server.Access{Hosts: c.AllowedHosts, Origins: c.AllowedOrigins},
 	}
 	st.folding = engine.FoldPolicy(&st.Config)
+	st.access.Auth = NewAuthenticator(c, log, before)
+	return st
+}
+
+// NewAuthenticator returns what says who has a token of the configuration or of its issuers, nil if it has
+// neither. before is the one that it replaces, or nil.
+func NewAuthenticator(c config.Config, log *slog.Logger, before *auth.Authenticator) *auth.Authenticator {
 	var tokens []auth.Token
 	for _, name := range c.PrincipalNames() {
 		for _, t := range c.Principals[name].All() {
@@ -41,6 +48,5 @@ func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) 
 			tokens = append(tokens, auth.Token{Principal: name, Digest: digest, Expires: t.Expires})
 		}
 	}
-	st.access.Auth = auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before, Keep: c.ExchangesTokens()})
-	return st
+	return auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before, Keep: c.ExchangesTokens()})
 }

@@ -67,13 +67,18 @@ func (c *catalogueMeter) Int64ObservableGauge(name string, o ...metric.Int64Obse
 	return noop.Int64ObservableGauge{}, nil
 }
 
+func (c *catalogueMeter) Int64ObservableCounter(name string, o ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
+	c.add(name, metric.NewInt64ObservableCounterConfig(o...).Unit(), otlptranslator.MetricTypeMonotonicCounter)
+	return noop.Int64ObservableCounter{}, nil
+}
+
 // Every metric that the dashboard and the alerts name exists, every metric is
 // in the documentation, and every one is on the dashboard.
 func TestDashboardNamesRealMetrics(t *testing.T) {
 	c := &catalogueMeter{t: t, stored: map[string]bool{}, native: map[string]bool{}}
 	newRig(t, false, nil, WithTelemetry(nil, catalogueProvider{c: c}))
 	named := regexp.MustCompile(`\b(?:foldgate|folding|mcp_server|mcp_client)_[a-z_]+[a-z]\b`)
-	label := regexp.MustCompile(`^foldgate_(server|outcome|reason|direction|how|rule|place|layer|phase|limit|team|crossing)$`)
+	label := regexp.MustCompile(`^foldgate_(server|outcome|reason|direction|how|rule|place|layer|phase|limit|team|crossing|state)$`)
 	used := map[string]bool{}
 	for _, expr := range append(dashboardExprs(t), alertExprs(t)...) {
 		for _, name := range named.FindAllString(expr, -1) {

@@ -93,7 +93,7 @@ func says(t *testing.T, out string, patterns ...string) {
 func TestTableShowsWhoAndWhat(t *testing.T) {
 	file := auditState(t)
 	out := succeeds(t, file, "trace")
-	says(t, out, `^SEQ .*PRINCIPAL.*ABOUT$`, ` alice .*files read_file.* secrets/4\.env$`, ` bob .*blocked,.* secret_in_arguments: remove it and call again$`)
+	says(t, out, `^INSTANCE +SEQ .*PRINCIPAL.*ABOUT$`, ` alice .*files read_file.* secrets/4\.env$`, ` bob .*blocked,.* secret_in_arguments: remove it and call again$`)
 	says(t, succeeds(t, file, "trace", "--format", "tree"), `files read_file 10 tokens in by alice secrets/4\.env$`)
 }
 
@@ -207,6 +207,7 @@ func TestSumsBy(t *testing.T) {
 		{"rule", []string{`github-pat +1 +0`}, []string{`1 +100 .* github-pat`}},
 		{"server,rule", []string{`files github-pat +1 +0`}, []string{`1 +100 .* files github-pat`}},
 		{"session", []string{`ses_alice +12`}, []string{`6 +600 .* ses_alice`}},
+		{"instance", []string{`instance-2 +8 +4`}, []string{`4 +400 .* instance-3`}},
 		{"day", []string{`2026-11-20 +10 +5`, `2026-11-21 +14 +7`}, []string{`5 +500 .* 2026-11-20`}},
 		{"branch", []string{`main +6 +3`, branchA + ` +6 +3`}, []string{`3 +300 .* main`}},
 	} {
@@ -230,7 +231,7 @@ func TestSumsBy(t *testing.T) {
 		t.Errorf("%+v, %v", sums, err)
 	}
 	for _, command := range [][]string{{"stats"}, {"trace", "stats"}} {
-		if _, errOut, code := runs(t, append(command, "--by", "weekday", "--config", file)...); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, principal") {
+		if _, errOut, code := runs(t, append(command, "--by", "weekday", "--config", file)...); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, instance, principal") {
 			t.Errorf("%q: code %d, %s", command, code, errOut)
 		}
 	}
@@ -260,7 +261,7 @@ func TestAllInstances(t *testing.T) {
 	says(t, succeeds(t, file, "stats", "--instance", "2"), `^4 calls`)
 	says(t, succeeds(t, file, "trace", "contexts"), `^\(main\) +0 +main +6 +3 `)
 	says(t, succeeds(t, file, "trace", "contexts", "--instance", "3"), branchC)
-	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^#\d+ .*secrets/2\.env`)
+	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^instance-3#\d+ .*secrets/2\.env`)
 	says(t, succeeds(t, file, "trace", "verify"), `instance-2.trace$`, `: ok\n3 journals: ok\n\z`)
 	says(t, succeeds(t, file, "trace", "verify", "--instance", "3"), `^9 records in 1 files, seq 1 to 9: ok\n\z`)
 	if err := os.Remove(filepath.Join(filepath.Dir(file), "state", "instance-2", "trace", "head.json")); err != nil {
@@ -270,9 +271,10 @@ func TestAllInstances(t *testing.T) {
 	if says(t, out, `^FAULT head\.json`, `3 journals: 1 faults\n\z`); code != exitFailed {
 		t.Errorf("verify of a faulty instance: code %d", code)
 	}
-	anchor := "1:sha256:" + strings.Repeat("0", 64)
-	if _, errOut, code := runs(t, "trace", "verify", "--anchor", anchor, "--config", file); code != exitUsage || !strings.Contains(errOut, "--instance") {
-		t.Errorf("an anchor for several journals: code %d, %s", code, errOut)
+	held := regexp.MustCompile(`head (\S+)\n9 records`).FindStringSubmatch(out)
+	if out, _, code := runs(t, "trace", "verify", "--anchor", "9:"+held[1], "--anchor", "1:sha256:"+strings.Repeat("0", 64), "--config", file); code != exitFailed ||
+		!strings.Contains(out, "FAULT record 1 with sha256:0000") || !strings.HasSuffix(out, "3 journals: 2 faults\n") {
+		t.Errorf("anchors of several journals, one of them of none: code %d, %s", code, out)
 	}
 	if all, followed := succeeds(t, file, "trace"), succeeds(t, file, "trace", "--follow", "--limit", "24"); followed != all {
 		t.Errorf("all instances followed:\n%s\nwant\n%s", followed, all)

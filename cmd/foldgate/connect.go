@@ -210,8 +210,9 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: the host can't start foldgate until this is corrected:\n%v\n", err)
 	}
+	few := cfg.Tools.Mode == config.ModeSearch && len(cfg.Tools.Always) == 0
 	if cfg.Listen != "" {
-		s := hosts.Server{URL: address(cfg), TokenVariable: f.token}
+		s := hosts.Server{URL: address(cfg), TokenVariable: f.token, Few: few}
 		if len(cfg.Principals) > 0 && s.TokenVariable == "" {
 			s.TokenVariable = "FOLDGATE_TOKEN"
 		}
@@ -220,7 +221,9 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if f.token != "" {
 		return hosts.Server{}, usageError{errors.New("--token-variable is for an address: give --url, too")}
 	}
-	return starts(file)
+	s, err := starts(file)
+	s.Few = few
+	return s, err
 }
 
 // starts returns the server that runs foldgate with a configuration file.

@@ -48,6 +48,14 @@ func TestConnectCommands(t *testing.T) {
 		t.Errorf("the file after disconnect:\n%s", content())
 	}
 	says(t, succeeds(t, file, "connect", "someone", "--print"), `"command": `)
+	for tools, want := range map[string]bool{"{mode: search}": true, "{mode: search, always: [files__*]}": false, "{mode: auto}": false} {
+		if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\ntools: "+tools+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if entry := succeeds(t, file, "connect", "claude-code", "--print"); strings.Contains(entry, `"alwaysLoad": true`) != want {
+			t.Errorf("tools %s: %s", tools, entry)
+		}
+	}
 	if _, errOut, code := runs(t, "connect", "someone", "--config", file); code != exitUsage || !strings.Contains(errOut, "opencode") {
 		t.Errorf("an unknown host: code %d, %s", code, errOut)
 	}

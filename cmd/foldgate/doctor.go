@@ -68,8 +68,8 @@ func newDoctor(a *app) *cobra.Command {
 		Short: "Look for what keeps foldgate and its hosts from working",
 		Long: `Look at the hosts of this machine and what they start, the configuration, the
 programs and servers behind it, their logins and the cost of their tools, the state
-directory and the disk, the log file, the clock, the store of the limits, and the
-errors of the last 24 hours. Each line is ok, warn or fault, with its remedy. Exit code 1 means
+directory and the disk, the log file, the clock, the store of the limits, the other
+replicas, and the errors of the last 24 hours. Each line is ok, warn or fault, with its remedy. Exit code 1 means
 that there is a fault. It changes nothing; servers are started as by foldgate check.`,
 		Example: "  foldgate doctor\n  foldgate doctor --config /etc/foldgate/foldgate.yaml --json",
 		Args:    cobra.NoArgs,
@@ -134,6 +134,7 @@ func (d *doctor) examine(ctx context.Context) {
 		d.upstreams(ctx)
 		d.definitions()
 		d.store(ctx)
+		d.replicas(ctx)
 	}
 	d.state(ctx)
 	for _, file := range d.logs {
@@ -426,7 +427,7 @@ func (d *doctor) store(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	n, err := proxy.UsedLimits(ctx, d.cfg, slog.New(slog.DiscardHandler))
+	used, err := proxy.StoredBudgets(ctx, d.cfg, slog.New(slog.DiscardHandler))
 	if err = cmp.Or(err, d.held); err != nil {
 		effect := "refused"
 		if d.cfg.Budgets.OnError == "allow" {
@@ -435,7 +436,37 @@ func (d *doctor) store(ctx context.Context) {
 		d.add(levelFault, "budget store", "start the store, or correct store.url; calls are "+effect+" meanwhile (budgets.on_error)", "%s: %v", where, err)
 		return
 	}
-	d.add(levelOK, "budget store", "", "%s, %s in use, %s", count(len(d.cfg.Budgets.Limits), "limit"), count(n, "count"), where)
+	d.add(levelOK, "budget store", "", "%s, %s in use, %s", count(len(d.cfg.Budgets.Limits), "limit"), count(len(used), "count"), where)
+}
+
+// replicas tries to reach the replicas that are registered.
+func (d *doctor) replicas(ctx context.Context) {
+	if !d.cfg.Replicated() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	all, err := proxy.Replicas(ctx, d.cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		d.add(levelFault, "replicas", "start the store, or correct store.url; replicas use what they knew meanwhile", "%v", err)
+		return
+	}
+	up, configs := 0, map[string]bool{}
+	for _, r := range all {
+		switch {
+		case r.Err != nil:
+			d.add(levelFault, "replicas", "let this machine reach replicas.listen of that one, and give both the same replicas.key", "%s at %s can't be reached: %v", r.Name, r.Address, r.Err)
+		case r.State == "up":
+			up++
+			configs[r.Config] = true
+		case r.State == "down":
+			d.add(levelWarn, "replicas", "start it again on its state_dir: its branches and results are there", "%s at %s is down for %s", r.Name, r.Address, r.Seen.Round(time.Second))
+		}
+	}
+	if len(configs) > 1 {
+		d.add(levelWarn, "replicas", "give all the same file", "%d different configurations are in force", len(configs))
+	}
+	d.add(levelOK, "replicas", "", "%d of %d are up", up, len(all))
 }
 
 // state looks at the state directory, and leaves it as it is.
@@ -557,7 +588,7 @@ func (d *doctor) log(file string) {
 }
 
 // logLine matches an error in foldgate's log: its time and what follows its level.
-var logLine = regexp.MustCompile(`^time=(\S+) level=ERROR (.*)`)
+var logLine = regexp.MustCompile(`^(?:time=|\{"time":")([^\s"]+)"?[ ,]"?level"?[=:]"?ERROR"?[ ,](.*)`) // as text, or as JSON
 
 // Free space, in bytes, below which there is a fault or a warning.
 const (

@@ -187,6 +187,10 @@ var ailments = []struct {
 		}
 		p.log(line(48*time.Hour, `level=ERROR msg=old`) + line(time.Hour, `level=INFO msg=fine`) + line(time.Hour, `level=ERROR msg="the trace is full"`))
 	}, levelWarn, "log", `has 1 error in 24 hours; the last: msg="the trace is full"`, `read .*gate.log`},
+	{"log of JSON with errors", func(p *patient) {
+		at := time.Now().Add(-time.Hour).Format(time.RFC3339Nano)
+		p.log(`{"time":"` + at + `","level":"INFO","msg":"fine"}` + "\n" + `{"time":"` + at + `","level":"ERROR","msg":"the trace is full"}` + "\n")
+	}, levelWarn, "log", `has 1 error in 24 hours; the last: "msg":"the trace is full"`, `read .*gate.log`},
 	{"log is a directory", func(p *patient) { p.log(""); _ = os.Mkdir(filepath.Join(p.dir, "gate.log"), 0o700) }, levelFault, "log", `gate.log: is a directory`, `--log-file`},
 	{"log has no directory", func(p *patient) {
 		p.connect(`{"type": "stdio", "command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--log-file=` + p.dir + `/nodir/gate.log"]}`)

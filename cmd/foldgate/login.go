@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace/render"
+	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/upstream/auth"
 )
@@ -38,7 +40,7 @@ it is sent back: set redirect_port, and use ssh -L PORT:127.0.0.1:PORT.`,
   foldgate login github --scopes "repo read:org"   # more than it has, as an error has said`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := a.login(args[0], principal)
+			l, err := a.login(cmd, args[0], principal)
 			if err != nil {
 				return err
 			}
@@ -74,7 +76,7 @@ call. The authorization server is not told: to end the consent, revoke it there.
 		Example: "  foldgate logout github\n  foldgate logout github --principal alice",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := a.login(args[0], principal)
+			l, err := a.login(cmd, args[0], principal)
 			if err != nil {
 				return err
 			}
@@ -94,8 +96,13 @@ call. The authorization server is not told: to end the consent, revoke it there.
 	return cmd
 }
 
-// login returns the login of a principal at an upstream of the configuration.
-func (a *app) login(name, principal string) (*auth.Login, error) {
+// maxFailures is how many answers of a browser that are not taken a command records: any program on this
+// machine can send them.
+const maxFailures = 10
+
+// login returns the login of a principal at an upstream of the configuration. The trace has what becomes of
+// it.
+func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, error) {
 	cfg, err := config.Find(a.config)
 	if err != nil {
 		return nil, err
@@ -122,5 +129,15 @@ func (a *app) login(name, principal string) (*auth.Login, error) {
 	case !per && principal != "":
 		return nil, usageError{fmt.Errorf("all principals share the login at %s: leave --principal out, or set per: principal", name)}
 	}
-	return auth.New(cfg, slog.New(slog.DiscardHandler)).For(name, u, principal), nil
+	ls := auth.New(cfg, slog.New(slog.DiscardHandler))
+	var told atomic.Int32
+	ls.Told = func(e auth.Event) {
+		if e.Failure != "" && told.Add(1) > maxFailures {
+			return
+		}
+		if err := proxy.RecordLogin(cfg, e); err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: the trace has no record of this %s: %v\n", e.Action, err)
+		}
+	}
+	return ls.For(name, u, principal), nil
 }

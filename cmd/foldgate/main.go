@@ -78,6 +78,7 @@ type app struct {
 
 	config   string
 	logFile  string
+	logJSON  bool
 	stateDir string // of commands on running gateways
 	verbose  bool
 }
@@ -105,6 +106,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	}
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
+	root.PersistentFlags().BoolVar(&a.logJSON, "log-json", false, "write the log as lines of JSON")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log more")
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
@@ -117,7 +119,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		}
 		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newPins(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(), newDoctor(a), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newPins(a), newConsole(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(), newDoctor(a), newVersion())
 	checkArgs(root)
 	return root
 }
@@ -186,7 +188,11 @@ func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 		}
 		w, done = f, func() { _ = f.Close() }
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), done, nil
+	options := &slog.HandlerOptions{Level: level}
+	if a.logJSON {
+		return slog.New(slog.NewJSONHandler(w, options)), done, nil
+	}
+	return slog.New(slog.NewTextHandler(w, options)), done, nil
 }
 
 func newVersion() *cobra.Command {

@@ -9,7 +9,6 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +40,7 @@ func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin
 			continue
 		}
 		names = append(names, title(p))
-		if len(args) == 1 || title(p) == strings.TrimPrefix(args[1], p.Server+"__") {
+		if len(args) == 1 || isNamed(p, args[1]) {
 			found = append(found, p)
 		}
 	}
@@ -54,8 +53,17 @@ func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin
 	return nil, "", nil, usageError{fmt.Errorf("no definition of a server %q is pinned in %s%s\nA gateway pins definitions when it first asks a server for them", args[0], dir, didYouMean(args[0], servers, ""))}
 }
 
+// isNamed reports whether an argument names p. "instructions" is the text of the server; a tool or a prompt
+// of that name is SERVER__instructions.
+func isNamed(p pins.Pin, arg string) bool {
+	if p.Kind == pins.Instructions || arg == string(pins.Instructions) {
+		return p.Kind == pins.Instructions && arg == string(pins.Instructions)
+	}
+	return p.Name == arg || p.Server+"__"+p.Name == arg
+}
+
 // title returns the name of a pin.
-func title(p pins.Pin) string { return cmp.Or(p.Name, string(pins.Instructions)) }
+func title(p pins.Pin) string { return cmp.Or(p.Name, string(p.Kind)) }
 
 func newPins(a *app) *cobra.Command {
 	var asJSON bool
@@ -95,8 +103,8 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 		Use:   "diff SERVER [TOOL]",
 		Short: "Show how definitions differ from those that were approved",
 		Long: `Show line by line how the new and changed definitions of a server differ from those
-that were approved. TOOL may also name a prompt, or be "instructions". Characters that
-a terminal would not show are escaped.`,
+that were approved. TOOL may also name a prompt, or be "instructions"; a tool that is called
+so is SERVER__instructions. Characters that a terminal would not show are escaped.`,
 		Example: "  foldgate pins diff github\n  foldgate pins diff github create_issue",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -125,11 +133,7 @@ notice it within 4 seconds.`,
 			if info, err := os.Stat(dir); err == nil && !ownedByMe(info) {
 				return fmt.Errorf("%s is another user's: run the command as the user who runs the gateway, such as with sudo -u", dir)
 			}
-			by := strconv.Itoa(os.Getuid())
-			if u, err := user.Current(); err == nil {
-				by = u.Username
-			}
-			done, err := s.Approve(cmd.Context(), by, found)
+			done, err := s.Approve(cmd.Context(), userName(), found)
 			if err != nil {
 				return errors.Join(errors.New("nothing was approved"), err)
 			}
@@ -147,6 +151,14 @@ notice it within 4 seconds.`,
 		},
 	}))
 	return cmd
+}
+
+// userName returns the name of the user who runs the command.
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
 }
 
 // printDiffs prints the definitions that are not approved, and returns how many there are.

@@ -88,10 +88,12 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	if err != nil {
 		return err
 	}
+	endExport := exportRecords(ctx, g.Journal.Dir(), errOut, log)
 	defer func() {
 		stop, cancel := context.WithTimeout(context.Background(), closeWait)
 		defer cancel()
 		err = errors.Join(err, g.Close(stop))
+		endExport()
 	}()
 	if cfg.Listen == "" {
 		if isTerminal(in) {

@@ -28,8 +28,8 @@ as the answer of a branch_run; by tool, by branch and by day. What was read back
 counts where it had been saved: at the tool and in the branch of the stored
 result, whose branch_status says the same sum. Each column says whether it was measured,
 that is counted on the text itself when the call was made, or computed from
-measured figures. The trace is all it knows: what trace.retain_files has removed
-is not in the sums.`,
+measured figures. The trace is all it knows: what its retention has removed is
+not in the sums.`,
 		Example: "  foldgate stats\n  foldgate stats --since 7d --json\n  foldgate stats --by principal,day",
 	}, func(records iter.Seq2[*trace.Record, error]) (*savings, error) { return sumUp(records, t.by) },
 		func(w io.Writer, s *savings) error { return s.write(w, t.filter.Limit) })

@@ -13,14 +13,17 @@ import (
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/stdout/stdoutlog"
 	"go.opentelemetry.io/otel/exporters/stdout/stdoutmetric"
 	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	"go.opentelemetry.io/otel/metric"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/foldgate/foldgate/interceptor/trace/export"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy"
 )
@@ -72,7 +75,34 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 	}
 }
 
-// signalWanted reports whether the environment asks for TRACES or METRICS. An endpoint is enough,
+// exportRecords starts the export of a journal's records that the OTEL_* variables ask for. end sends
+// those that are left. Only the variables for logs ask for it, and not OTEL_EXPORTER_OTLP_ENDPOINT: who
+// has set that for spans and metrics has not agreed to send the names of principals and tools.
+func exportRecords(ctx context.Context, dir string, console io.Writer, log *slog.Logger) (end func()) {
+	if !signalWanted("LOGS") || os.Getenv("OTEL_LOGS_EXPORTER") == "" && os.Getenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") == "" {
+		return func() {}
+	}
+	exporter, err := logExporter(ctx, console)
+	if err != nil {
+		log.Error("no trace records are exported: check the OTEL_* variables", "OTEL_LOGS_EXPORTER", os.Getenv("OTEL_LOGS_EXPORTER"), "err", err)
+		return func() {}
+	}
+	finish := export.Start(dir, exporter, serviceResource(ctx, log), log)
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), flushWait)
+		defer cancel()
+		finish(ctx)
+	}
+}
+
+func logExporter(ctx context.Context, console io.Writer) (sdklog.Exporter, error) {
+	if os.Getenv("OTEL_LOGS_EXPORTER") == "console" {
+		return stdoutlog.New(stdoutlog.WithWriter(console))
+	}
+	return autoexport.NewLogExporter(ctx)
+}
+
+// signalWanted reports whether the environment asks for TRACES, METRICS or LOGS. An endpoint is enough,
 // since OTLP is the standard's default exporter. Without any variable nothing is exported, unlike in
 // the standard: foldgate connects to a collector only if it is told to.
 func signalWanted(signal string) bool {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/export"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -31,8 +33,8 @@ import (
 
 type traceFlags struct {
 	app      *app
-	dir      string
-	instance int
+	dirs     []string
+	instance string
 	filter   query.Filter
 	since    string
 	until    string
@@ -215,36 +217,49 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 }
 
 func (t *traceFlags) verify() *cobra.Command {
-	var anchor string
-	var secrets bool
+	var anchors, exports []string
+	var secrets, selection bool
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Check the hash chain and the invariants of the records",
 		Long: `Read the whole journal and check that no line was changed, dropped, swapped or
 added, that the files follow one another to the anchored head, and that the
 records make sense together: every response has its request, every branch is
-closed once, children before parents. The first bad line is named; exit code 1.`,
-		Example: "  foldgate trace verify\n  foldgate trace verify --secrets --json",
+closed once, children before parents. The first bad line is named; exit code 1.
+
+With --export it checks instead what a log store has of the records that it was
+sent: OTLP JSON lines, or the bodies of the log records, one a line; - is
+standard input.`,
+		Example: "  foldgate trace verify\n  foldgate trace verify --secrets --json\n  foldgate trace verify --export logs.jsonl --anchor 29:sha256:97c6...",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			held, err := parseAnchors(anchors)
+			if err != nil {
+				return usageError{err}
+			}
+			if len(exports) > 0 {
+				return t.verifyExport(cmd, exports, held, selection)
+			}
+			if selection {
+				return usageError{errors.New("--selection goes with --export")}
+			}
 			dirs, err := t.journals(cmd)
 			if err != nil {
 				return err
 			}
+			of, missing, err := assign(cmd.Context(), dirs, held)
+			if err != nil {
+				return err
+			}
 			var opts trace.VerifyOptions
-			if opts.Anchor, err = parseAnchor(anchor); err != nil {
-				return usageError{err}
-			}
-			if anchor != "" && len(dirs) > 1 {
-				return usageError{fmt.Errorf("--anchor: there are %d journals; name the one that it is from with --instance", len(dirs))}
-			}
 			if secrets {
 				if opts.Detect, err = t.detector(cmd.Context()); err != nil {
 					return err
 				}
 			}
 			faults, out := 0, cmd.OutOrStdout()
-			for _, dir := range dirs {
+			for i, dir := range dirs {
+				opts.Anchors = of[i]
 				done := t.app.working(cmd, cmd.CommandPath()+" "+dir)
 				report, err := query.Verify(cmd.Context(), dir, opts)
 				if done(); err != nil {
@@ -262,6 +277,10 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 				}
 				printVerify(out, report)
 			}
+			for _, a := range missing {
+				faults++
+				render.Printf(out, "FAULT record %d with %s, which you hold, is in none of the journals (anchor)\n", a.Seq, a.Hash)
+			}
 			if len(dirs) > 1 && !t.json {
 				fmt.Fprintf(out, "%d journals: %s\n", len(dirs), verdict(faults))
 			}
@@ -272,7 +291,9 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 		},
 	}
 	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
-	cmd.Flags().StringVar(&anchor, "anchor", "", "SEQ:HASH of a record that must be there, such as a head that was kept elsewhere")
+	cmd.Flags().StringArrayVar(&anchors, "anchor", nil, "SEQ:HASH of a record that must be there, such as a head that was kept elsewhere; repeatable")
+	cmd.Flags().StringArrayVar(&exports, "export", nil, "a file from a log store, instead of the journal; repeatable")
+	cmd.Flags().BoolVar(&selection, "selection", false, "with --export: records were left out on purpose; check each one alone")
 	cmd.Flags().BoolVar(&secrets, "secrets", false, "look for secrets in the records, too (slower)")
 	return cmd
 }
@@ -408,11 +429,94 @@ func (e *erasure) report(w io.Writer, done bool) {
 // a record had been changed.
 var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
+func parseAnchors(texts []string) (anchors []trace.Anchor, err error) {
+	for _, s := range texts {
+		a, err := parseAnchor(s)
+		if err != nil {
+			return nil, err
+		}
+		anchors = append(anchors, a)
+	}
+	return anchors, nil
+}
+
+// assign gives each anchor to the journal that has it: a hash is in one only. missing are in none. A
+// single journal gets all, so that its report says what it has instead.
+func assign(ctx context.Context, dirs []string, anchors []trace.Anchor) (held [][]trace.Anchor, missing []trace.Anchor, err error) {
+	held = make([][]trace.Anchor, len(dirs))
+	if len(dirs) == 1 {
+		held[0] = anchors
+		return held, nil, nil
+	}
+next:
+	for _, a := range anchors {
+		for i, dir := range dirs {
+			for r, err := range query.Scan(ctx, dir, query.Filter{Journal: true, Seq: trace.Span{a.Seq, a.Seq}}) {
+				if err != nil {
+					return nil, nil, err
+				}
+				if r.Hash == a.Hash {
+					held[i] = append(held[i], a)
+					continue next
+				}
+			}
+		}
+		missing = append(missing, a)
+	}
+	return held, missing, nil
+}
+
+// verifyExport checks what a log store has.
+func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []trace.Anchor, selection bool) error {
+	checker := export.Checker{Anchors: anchors, Selection: selection}
+	done := t.app.working(cmd, cmd.CommandPath())
+	for _, file := range files {
+		in, err := io.NopCloser(cmd.InOrStdin()), error(nil)
+		if file != "-" {
+			in, err = os.Open(file)
+		}
+		if err == nil {
+			err = errors.Join(checker.Add(file, in), in.Close())
+		}
+		if err != nil {
+			done()
+			return err
+		}
+	}
+	reports, missing := checker.Reports()
+	done()
+	faults, out := len(missing), cmd.OutOrStdout()
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		faults += reports[name].Total
+	}
+	if t.json {
+		texts := []string{}
+		for _, err := range missing {
+			texts = append(texts, err.Error())
+		}
+		if err := writeJSON(out, map[string]any{"journals": reports, "missing_anchors": texts}); err != nil {
+			return err
+		}
+	} else {
+		for _, name := range slices.Sorted(maps.Keys(reports)) {
+			render.Printf(out, "%s\n", name)
+			r := reports[name]
+			printFindings(out, r)
+			render.Printf(out, "head %s\n%d records, seq %d to %d: %s\n", r.Last.Hash, r.Records, r.First.Seq, r.Last.Seq, verdict(r.Total))
+		}
+		for _, err := range missing {
+			render.Printf(out, "FAULT %v (anchor)\n", err)
+		}
+		render.Printf(out, "%d journals: %s\n", len(reports), verdict(faults))
+	}
+	if faults > 0 {
+		return errSilent
+	}
+	return nil
+}
+
 // parseAnchor reads SEQ:HASH, as verify prints them.
 func parseAnchor(s string) (a trace.Anchor, err error) {
-	if s == "" {
-		return a, nil
-	}
 	seq, hash, ok := strings.Cut(s, ":")
 	a.Hash = hash
 	if a.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || !ok || a.Seq == 0 || !wholeHash.MatchString(hash) {
@@ -445,6 +549,16 @@ func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error
 
 // printVerify prints a line for each fault and note, and a verdict.
 func printVerify(w io.Writer, r trace.Report) {
+	printFindings(w, r)
+	erased := ""
+	if r.Erased > 0 {
+		erased = fmt.Sprintf(", %d payloads erased", r.Erased)
+	}
+	fmt.Fprintf(w, "head %s\n%d records in %d files, seq %d to %d%s: %s\n", r.Last.Hash, r.Records, r.Files, r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
+}
+
+// printFindings prints a line for each fault and note.
+func printFindings(w io.Writer, r trace.Report) {
 	for _, f := range r.Faults {
 		render.Printf(w, "FAULT %s\n", f.String())
 	}
@@ -454,11 +568,6 @@ func printVerify(w io.Writer, r trace.Report) {
 	for _, n := range r.Notes {
 		render.Printf(w, "note  %s\n", n.String())
 	}
-	erased := ""
-	if r.Erased > 0 {
-		erased = fmt.Sprintf(", %d payloads erased", r.Erased)
-	}
-	fmt.Fprintf(w, "head %s\n%d records in %d files, seq %d to %d%s: %s\n", r.Last.Hash, r.Records, r.Files, r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
 }
 
 func verdict(faults int) string {
@@ -470,8 +579,8 @@ func verdict(faults int) string {
 
 // placeFlags binds the flags that say which journals are read.
 func (t *traceFlags) placeFlags(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVar(&t.dir, "dir", "", "trace directory (default those of all instances below state_dir)")
-	cmd.PersistentFlags().IntVar(&t.instance, "instance", 0, "only this one of several gateways on one configuration, from 1")
+	cmd.PersistentFlags().StringArrayVar(&t.dirs, "dir", nil, "trace or state directory, or a pattern for several such as '/backup/*'; repeatable (default state_dir)")
+	cmd.PersistentFlags().StringVar(&t.instance, "instance", "", "only this one of several gateways: its name, or its number on one state directory, from 1")
 }
 
 func (t *traceFlags) byFlag(cmd *cobra.Command) {
@@ -523,18 +632,66 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 
 // journals returns the trace directories of the instances that have one.
 func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
-	if cmd.Flags().Changed("instance") && t.instance < 1 {
-		return nil, usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", t.instance)}
+	if cmd.Flags().Changed("instance") && t.instance == "" {
+		return nil, usageError{errors.New("--instance is empty: give the name of an instance, or its number from 1")}
 	}
-	places := []string{t.dir}
-	if t.dir == "" {
-		cfg, err := config.Find(t.app.config)
-		if err != nil {
+	number, noNumber := strconv.Atoi(t.instance)
+	if len(t.dirs) == 0 {
+		cfg, wrong := config.Find(t.app.config)
+		if wrong != nil {
+			return nil, wrong
+		}
+		if noNumber == nil {
+			if number < 1 {
+				return nil, usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", number)}
+			}
+			return withJournal(instances(cfg.StatePath(), number))
+		}
+		dirs, err = withJournal(instances(cfg.StatePath(), 0))
+	} else {
+		dirs, err = t.expand()
+	}
+	if err != nil || t.instance == "" {
+		return dirs, err
+	}
+	names := query.Names(dirs)
+	i := slices.Index(names, t.instance)
+	if i < 0 {
+		return nil, usageError{fmt.Errorf("--instance: %.80q is no instance; there are %s", t.instance, strings.Join(names, ", "))}
+	}
+	return dirs[i : i+1], nil
+}
+
+// expand returns the trace directories that --dir names: each itself, or those of all instances on a
+// state directory.
+func (t *traceFlags) expand() (dirs []string, err error) {
+	for _, pattern := range t.dirs {
+		found := []string{pattern}
+		if strings.ContainsAny(pattern, "*?[") {
+			if found, err = filepath.Glob(pattern); err != nil || len(found) == 0 {
+				return nil, usageError{fmt.Errorf("--dir: nothing matches %q", pattern)}
+			}
+		}
+		var places []string
+		for _, dir := range found {
+			if dir, err = filepath.Abs(dir); err != nil {
+				return nil, err
+			}
+			if entries, _ := os.ReadDir(dir); !slices.ContainsFunc(entries, ofJournal) {
+				if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
+					places = append(places, instances(dir, 0)...)
+					continue
+				}
+			}
+			places = append(places, dir)
+		}
+		if places, err = withJournal(places); err != nil {
 			return nil, err
 		}
-		places = instances(cfg.StatePath(), t.instance)
+		dirs = append(dirs, places...)
 	}
-	return withJournal(places)
+	slices.Sort(dirs)
+	return slices.Compact(dirs), nil
 }
 
 // withJournal returns the directories that have a journal. It is an error if none has one.
@@ -544,9 +701,6 @@ func withJournal(places []string) (dirs []string, err error) {
 		switch entries, err := os.ReadDir(dir); {
 		case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, ofJournal):
 			missing = fmt.Errorf("there is no trace in %s: run the gateway first, or name the directory with --dir", dir)
-			if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
-				missing = fmt.Errorf("there is no trace in %s: name the directory trace below it with --dir", dir)
-			}
 		case errors.Is(err, os.ErrPermission):
 			return nil, fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
 		case err != nil:

@@ -86,7 +86,7 @@ func New(o Options) (*Foldgate, error) {
 	if o.Config != nil {
 		cfg = *o.Config
 	}
-	for what, refused := range map[string]bool{"workflows": len(cfg.Workflows) > 0, "policy.rules": len(cfg.Policy.Rules) > 0, "policy.default": cfg.Policy.Default == "deny", "tools.mode": cfg.Tools.Mode != config.ModeList} {
+	for what, refused := range map[string]bool{"workflows": len(cfg.Workflows) > 0, "policy.rules": len(cfg.Policy.Rules) > 0, "policy.default": cfg.Policy.Default == "deny", "tools.mode": cfg.Tools.Mode != config.ModeList, "llm": cfg.LLM.Runs()} {
 		if refused {
 			return nil, fmt.Errorf("%s: a gateway can enforce it, and this middleware can't: run foldgate in front of the server, or leave it out", what)
 		}
@@ -98,7 +98,7 @@ func New(o Options) (*Foldgate, error) {
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	f := &Foldgate{opts: o, cfg: cfg, rules: catalog.NewRules(cfg, nil), sessions: map[*mcp.ServerSession]*session{}}
-	for _, definition := range tools.Definitions(cfg.Folding) {
+	for _, definition := range tools.Definitions(cfg.Folding, false) {
 		var t mcp.Tool
 		if err := json.Unmarshal(definition, &t); err != nil {
 			return nil, fmt.Errorf("foldgate's own tools can't be read: %w", err)

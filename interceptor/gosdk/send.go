@@ -117,8 +117,10 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 // ask runs a request of the server down the chain, and returns the client's answer.
 func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result, error) {
 	f := o.f
-	if f.has(Trace) && !f.engine.Recorder.MayAsk(o.s.identity.Principal, o.s.id, f.opts.Server, false, len(params)) {
-		return nil, fmt.Errorf("foldgate did not ask the client: a server may ask a session %d times at once, and then four times a second", interceptor.AskBurst)
+	if f.has(Trace) {
+		if err := f.engine.Recorder.MayAsk(o.s.identity.Principal, o.s.id, f.opts.Server, false, len(params)); err != nil {
+			return nil, fmt.Errorf("foldgate did not ask the client: %w", err)
+		}
 	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Identity: o.s.identity, Session: o.s.id, From: "upstream:" + f.opts.Server},

@@ -28,6 +28,29 @@ const (
 	maxIndex  = 1 << 30 // of indexes and slices: the library overflows on larger ones
 )
 
+// Path is a compiled JSONPath. The zero value selects nothing.
+type Path struct{ p path }
+
+// ParsePath compiles a JSONPath that takes no long on large documents. The error says how to write it.
+func ParsePath(s string) (Path, error) {
+	p, err := compilePath(s)
+	return Path{p}, err
+}
+
+// Select returns what p selects of a document, as encoding/json decodes it, and at most limit values.
+func (p Path) Select(doc any, limit int) (found []any) {
+	defer func() {
+		if recover() != nil { // a fault of the library
+			found = nil
+		}
+	}()
+	if doc == nil || p.p == nil {
+		return nil
+	}
+	found = jp.Expr(p.p).Get(doc)
+	return found[:min(len(found), limit)]
+}
+
 // compilePath parses and checks a path. The error says how to write it.
 func compilePath(s string) (p path, err error) {
 	defer func() { // the library panics on some faults

@@ -42,6 +42,7 @@ const (
 // Bridge holds the suspended calls of all connections. All methods are safe for concurrent use.
 type Bridge struct {
 	lifetime context.Context
+	replica  string
 	log      *slog.Logger
 	wg       sync.WaitGroup
 
@@ -50,9 +51,10 @@ type Bridge struct {
 	number int                       // of the newest
 }
 
-// New returns a bridge. Its goroutines end with lifetime.
-func New(lifetime context.Context, log *slog.Logger) *Bridge {
-	return &Bridge{lifetime: lifetime, log: log, calls: map[string]*suspendedCall{}}
+// New returns a bridge. Its goroutines end with lifetime. replica is the name of this gateway among
+// replicas, which request states have; "" without replicas.
+func New(lifetime context.Context, replica string, log *slog.Logger) *Bridge {
+	return &Bridge{lifetime: lifetime, replica: replica, log: log, calls: map[string]*suspendedCall{}}
 }
 
 // Wrap returns the connection to a server as a server of the hosts' era. h takes the messages that

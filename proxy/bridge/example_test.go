@@ -40,7 +40,7 @@ func (host) Refused(conn.Refusal)     {}
 
 func Example() {
 	lifetime, end := context.WithCancel(context.Background())
-	b := bridge.New(lifetime, slog.New(slog.DiscardHandler))
+	b := bridge.New(lifetime, "", slog.New(slog.DiscardHandler))
 	defer b.Wait()
 	defer end()
 

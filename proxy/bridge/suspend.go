@@ -16,6 +16,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/replicaid"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -64,6 +65,15 @@ type question struct {
 	m wire.Message
 	// unattributed means that the server did not say for which call it asks.
 	unattributed bool
+}
+
+// newState returns a request state with 130 random bits, among replicas 125.
+func newState(replica string) string {
+	random := rand.Text()
+	if replica != "" {
+		random = random[1:] // or it would be longer than 50 bytes
+	}
+	return replicaid.New(wire.SuspendedState, replica, random)
 }
 
 var errNotSuspended = &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "request_state_unknown", Status: 404,
@@ -164,7 +174,7 @@ func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
 func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	ctx, cancel := context.WithCancelCause(s.b.lifetime)
 	call := &suspendedCall{
-		state: "foldgate-suspended:" + rand.Text(), server: s, principal: round.Call.Origin.Principal, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
+		state: newState(s.b.replica), server: s, principal: round.Call.Origin.Principal, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
 		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
 	}
 	s.b.add(call)

@@ -60,7 +60,7 @@ func (drop) Answered(wire.Message)    {}
 func newBridge(t *testing.T) *Bridge {
 	t.Helper()
 	lifetime, end := context.WithCancel(context.Background())
-	b := New(lifetime, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	b := New(lifetime, "", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	t.Cleanup(func() {
 		end()
 		b.Wait()

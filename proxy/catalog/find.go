@@ -89,7 +89,8 @@ const (
 	weightDescription = 1.0
 	weightLead        = 1.0 // of the first sentence of the description, besides
 	weightParameter   = 0.3
-	weightOther       = 0.1 // the descriptions of parameters
+	weightOther       = 0.1  // the descriptions of parameters
+	weightOutput      = 0.25 // of what the output schema has, as a part of the weight of a parameter
 
 	saturation = 2.0
 	byLength   = 0.5
@@ -113,11 +114,62 @@ type posting struct {
 	weight float64
 }
 
-// Find returns the names of the tools of servers that fit a query, the best first. Equally good ones are
-// in the order of the list. Each tool of the catalog that has a word of the query, or a related one, fits.
+// Found is what a search finds, the best first. Equally good tools are in the order of the list.
+type Found struct {
+	Best   []string // as many as were asked for
+	More   []string // a few more, to be told with a line of what they do
+	Others []string // further ones, to be named only: of a vague query also tools that do not fit
+	Fit    int      // how many have a word of the query, or a related one
+}
+
+// Limits of what a search finds beside the best.
+const (
+	maxMore   = 10
+	maxOthers = 30
+	maxVague  = 100 // of Others, for a vague query
+	vague     = 0.5 // the part of a query that the best tool accounts for, below which it is vague
+)
+
+// Search finds tools of servers by words, or all tools of a server if query is empty. With a server it
+// finds no tools of others.
+func (c *Catalog) Search(query, server string, limit int) Found {
+	names, others := c.Order, maxOthers
+	if query != "" {
+		c.indexed.Do(func() { c.index = newIndex(c) })
+		var known float64
+		if names, known = c.index.find(query); known < vague {
+			others = maxVague
+		}
+	}
+	listed := map[string]bool{}
+	var all []string
+	add := func(names []string) {
+		for _, shown := range names {
+			if e := c.entries[shown]; !listed[shown] && e.Server != "" && (server == "" || e.Server == server) {
+				all, listed[shown] = append(all, shown), true
+			}
+		}
+	}
+	add(names)
+	f := Found{Fit: len(all)}
+	if others == maxVague {
+		add(c.Order)
+	}
+	cut := func(n int) (part []string) {
+		part, all = all[:min(n, len(all))], all[min(n, len(all)):]
+		return part
+	}
+	f.Best = cut(min(limit, f.Fit))
+	f.More = cut(min(maxMore, f.Fit-len(f.Best)))
+	f.Others = cut(others)
+	return f
+}
+
+// Find returns the names of all tools of servers that fit a query, the best first.
 func (c *Catalog) Find(query string) []string {
 	c.indexed.Do(func() { c.index = newIndex(c) })
-	return c.index.find(query)
+	names, _ := c.index.find(query)
+	return names
 }
 
 func newIndex(c *Catalog) *index {
@@ -159,6 +211,8 @@ func (x *index) add(shown string, definition json.RawMessage) {
 	add(Lead(description), weightLead)
 	schema, _ := rawjson.Get(definition, "inputSchema")
 	x.parameters(schema, add, 0)
+	schema, _ = rawjson.Get(definition, "outputSchema")
+	x.parameters(schema, func(text string, weight float64) { add(text, weight*weightOutput) }, 0)
 	size := 0.0
 	for _, w := range order {
 		x.words[w] = append(x.words[w], posting{len(x.names), weights[w]})
@@ -184,28 +238,33 @@ func (x *index) parameters(schema []byte, add func(string, float64), depth int) 
 	}
 }
 
-func (x *index) find(query string) []string {
+// find returns the names of the tools that have a word of a query, or a related one, the best first, and
+// how much of the query the best one accounts for, from 0 to 1. A rare word counts for more.
+func (x *index) find(query string) (names []string, known float64) {
 	var asked []string
-	for _, w := range strings.FieldsFunc(query, unicode.IsSpace) {
-		asked = append(asked, words(cmp.Or(short[strings.ToLower(w)], w))...)
+	for w := range strings.FieldsSeq(query) {
+		asked = append(asked, words(cmp.Or(short[strings.ToLower(w)], w)+" "+sort(w))...)
 	}
 	scores, hits, wanted := make([]float64, len(x.names)), make([]int, len(x.names)), map[string]bool{}
+	covered, all := make([]float64, len(x.names)), 0.0 // of the query, in the weights of its words
 	for i, word := range asked {
 		if slices.Contains(asked[:i], word) {
 			continue
 		}
-		best := map[int]float64{} // of a tool the best of the related words counts
+		best, share := map[int]float64{}, map[int]float64{} // of a tool the best of the related words counts
 		for _, r := range x.related(word) {
 			wanted[r.word] = true
-			list := x.words[r.word]
-			idf := math.Log(1 + (float64(len(x.names)-len(list))+0.5)/(float64(len(list))+0.5))
-			for _, p := range list {
+			idf := x.idf(r.word)
+			for _, p := range x.words[r.word] {
 				norm := saturation * (1 - byLength + byLength*x.lengths[p.at]/x.meanSize)
 				best[p.at] = max(best[p.at], r.weight*idf*p.weight*(saturation+1)/(p.weight+norm))
+				share[p.at] = max(share[p.at], r.weight)
 			}
 		}
+		all += x.idf(word)
 		for at, score := range best {
 			scores[at] += score
+			covered[at] += share[at] * x.idf(word)
 			hits[at]++
 		}
 	}
@@ -222,11 +281,19 @@ func (x *index) find(query string) []string {
 		}
 	}
 	slices.SortStableFunc(fit, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
-	names := make([]string, len(fit))
-	for i, at := range fit {
-		names[i] = x.names[at]
+	for _, at := range fit {
+		names = append(names, x.names[at])
 	}
-	return names
+	if len(fit) > 0 {
+		known = covered[fit[0]] / all
+	}
+	return names, known
+}
+
+// idf is the weight of a word: rare words say more.
+func (x *index) idf(word string) float64 {
+	n := float64(len(x.words[word]))
+	return math.Log(1 + (float64(len(x.names))-n+0.5)/(n+0.5))
 }
 
 // relative is a word to look for, and how much it counts.
@@ -243,12 +310,34 @@ func (x *index) related(word string) []relative {
 		all = append(all, relative{other, weightRelated})
 	}
 	if len(x.words[word]) == 0 && len(word) > 2 {
-		at, _ := slices.BinarySearch(x.sorted, word)
-		for ; at < len(x.sorted) && strings.HasPrefix(x.sorted[at], word); at++ {
+		stem := word[:max(min(len(word), 5), len(word)-3)] // also authors for authorship
+		at, _ := slices.BinarySearch(x.sorted, stem)
+		for ; at < len(x.sorted) && strings.HasPrefix(x.sorted[at], stem); at++ {
 			all = append(all, relative{x.sorted[at], weightRelated})
+		}
+		if bare, ok := strings.CutPrefix(word, "un"); ok && len(x.words[bare]) > 0 {
+			all = append(all, relative{bare, weightRelated})
 		}
 	}
 	return all
+}
+
+// sort says what sort of thing a word of a query is by its form, such as the name of a file; "" for most.
+func sort(w string) string {
+	w = strings.Trim(w, `.,;:?!()"'`)
+	switch name, ending, dot := strings.Cut(w, "."); {
+	case strings.Contains(w, "://"):
+		return "url"
+	case strings.HasPrefix(w, "#"):
+		return "channel"
+	case strings.Contains(w, "@"):
+		return "user email"
+	case w != "" && strings.Trim(w, "0123456789.,-") == "":
+		return "number"
+	case dot && len(ending) <= 5 && len(ending) > 1 && name != "" && !strings.Contains(ending, "."):
+		return "file"
+	}
+	return ""
 }
 
 // thesaurus has, for a word, the others that people say for the same in front of a computer.
@@ -256,51 +345,113 @@ var thesaurus = func() map[string][]string {
 	groups := []string{
 		"show view display print see look read open load get fetch retrieve return dump",
 		"list show ls enumerate get",
-		"search find look query lookup locate where grep",
-		"create make new add start open",
+		"search find look query lookup locate where grep discover",
+		"create make new add start open build generate",
 		"create write save store put",
 		"add append insert put attach",
 		"delete remove erase drop discard clear clean forget purge",
 		"update change edit modify set alter replace adjust",
-		"send post publish tell write say submit",
+		"send post publish tell write say submit share",
+		"say message talk chat conversation",
 		"reply respond answer",
 		"merge combine join integrate",
 		"undo revert reset discard restore",
 		"move rename relocate",
+		"name rename",
 		"move transfer",
 		"copy clone duplicate fork",
-		"run execute start trigger launch",
-		"stop end cancel abort close",
+		"run execute start trigger launch evaluate call invoke",
+		"stop end cancel abort close shut kill terminate",
+		"wait pause sleep delay",
+		"press hit push tap",
+		"type enter fill input",
+		"choose pick select option",
+		"go navigate visit browse open",
+		"sync synchronize pull fetch update",
+		"remember memory know knowledge store",
+		"propose request suggest",
+		"approve accept review",
+		"convert transform translate format",
+		"compress zip gzip gz pack archive",
 		"directory folder dir subfolder subdirectory",
 		"file document",
-		"picture image photo",
+		"picture image photo screenshot",
 		"repository repo project",
 		"issue ticket bug",
-		"user person people member developer account somebody",
+		"user person people member developer account somebody author",
+		"write author",
 		"link connect connection relation relationship",
 		"text content",
 		"info information detail metadata property about",
-		"size big large",
-		"error fault failure",
+		"size big large small",
+		"error fault failure problem",
 		"permission allow permit access",
 		"compute calculate count",
+		"sum add plus total",
+		"repeat echo",
 		"check test verify validate",
 		"comment note remark discussion",
 		"message chat",
-		"history past earlier previous",
+		"history past earlier previous before last",
+		"back return previous",
+		"log message history",
 		"download upload get",
 		"environment env variable",
+		"website site web page url internet online",
+		"address url location place",
+		"place location spot",
+		"near nearby around close local",
+		"height high altitude elevation level",
+		"latitude longitude coordinate position",
+		"distance far",
+		"direction route way road path",
+		"email mail contact profile",
+		"weather forecast temperature",
+		"row record entry item",
+		"table database column",
+		"status state uncommitted change modify",
+		"alert dialog popup prompt",
+		"news article current",
+		"event meeting calendar appointment schedule",
+		"money price cost payment",
+	}
+	kinds := []string{ // the first is the general word for the others, not the other way round
+		"place restaurant shop hotel cafe coffee pizza store museum station airport business mountain city town street",
+		"file readme script config",
+		"environment variable",
 	}
 	m := map[string][]string{}
+	add := func(w, other string) {
+		if other != w && !slices.Contains(m[w], other) {
+			m[w] = append(m[w], other)
+		}
+	}
 	for _, group := range groups {
 		all := words(group)
 		for _, w := range all {
 			for _, other := range all {
-				if other != w && !slices.Contains(m[w], other) {
-					m[w] = append(m[w], other)
-				}
+				add(w, other)
 			}
 		}
+	}
+	for _, kind := range kinds {
+		all := words(kind)
+		for _, w := range all[1:] {
+			add(w, all[0])
+		}
+	}
+	return m
+}()
+
+// irregular has the forms of verbs and nouns that stem does not know.
+var irregular = func() map[string]string {
+	m := map[string]string{}
+	for pair := range strings.FieldsSeq("said:say told:tell wrote:write written:write made:make sent:send found:find got:get gotten:get ran:run went:go gone:go kept:keep " +
+		"saw:see seen:see took:take taken:take gave:give given:give came:come knew:know known:know began:begin built:build bought:buy chose:choose chosen:choose " +
+		"held:hold left:leave lost:lose met:meet paid:pay sold:sell spoke:speak thought:think understood:understand drew:draw drawn:draw hid:hide hidden:hide " +
+		"people:person men:man women:woman children:child indices:index matrices:matrix") {
+		from, to, _ := strings.Cut(pair, ":")
+		m[from] = to
 	}
 	return m
 }()
@@ -360,6 +511,9 @@ func stem(w string) string {
 			return true
 		}
 		return false
+	}
+	if base, ok := irregular[w]; ok {
+		w = base
 	}
 	switch {
 	case strings.HasSuffix(w, "ies") && len(w) > 4:

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -55,6 +56,16 @@ func extensible(schema []byte) bool {
 		switch m.Name() {
 		case "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "propertyNames", "maxProperties", "const", "enum":
 			return false
+		case "required", "dependentRequired", "dependentSchemas", "dependencies": // the tool means its own branch_id
+			if text := string(m.Value); strings.Contains(text, branchIDArgument) || strings.Contains(text, `\u`) {
+				return false
+			}
+		case "patternProperties":
+			for p := range rawjson.Members(m.Value) {
+				if re, err := regexp.Compile(p.Name()); err != nil || re.MatchString(branchIDArgument) {
+					return false
+				}
+			}
 		case "properties":
 			if rawjson.KindOf(m.Value) != rawjson.Object {
 				return false

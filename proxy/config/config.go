@@ -67,18 +67,21 @@ type Config struct {
 	Folding        folding.Config       `yaml:"folding"` // the limits of branches; see docs/folding.md
 	Results        Results              `yaml:"results"`
 	Run            Run                  `yaml:"run"`
+	LLM            LLM                  `yaml:"llm"`
 	Tools          Tools                `yaml:"tools"`
 	Budget         Budget               `yaml:"budget"`
 	Budgets        Budgets              `yaml:"budgets"`
 	Store          Store                `yaml:"store"`
+	Replicas       Replicas             `yaml:"replicas"`
 	Scrub          Scrub                `yaml:"scrub"`
 	Trace          Trace                `yaml:"trace"`
 	Workflows      []Workflow           `yaml:"workflows"`
 	Policy         policy.Config        `yaml:"policy"` // who may see and use what; see docs/policy.md
 	// Pins decides about definitions of servers that are not as they were approved: off, warn or hold;
 	// see docs/pins.md.
-	Pins   string `yaml:"pins"`
-	Logins Logins `yaml:"logins"`
+	Pins    string  `yaml:"pins"`
+	Logins  Logins  `yaml:"logins"`
+	Console Console `yaml:"console"` // web pages for auditors and operators; the gateway does not use it
 
 	// File is the absolute path of the file, and Sum the SHA-256 of its text in hexadecimal digits.
 	// Both are "" for the built-in defaults.
@@ -265,6 +268,8 @@ type Results struct {
 	PreviewTokens  int     `yaml:"preview_tokens"`  // the largest size of a preview
 	QuotaMB        int     `yaml:"quota_mb"`        // bounds the stored results; over it the oldest are evicted
 	TTLHours       int     `yaml:"ttl_hours"`       // how long a stored result is kept
+	// OnInjection is what becomes of a result that looks like an instruction to the model: off, log, flag or block.
+	OnInjection string `yaml:"on_injection"`
 	// Tools are rules for single tools, by glob on the names that hosts see. The longest
 	// matching glob applies.
 	Tools map[string]FoldRule `yaml:"tools"`
@@ -274,6 +279,8 @@ type Results struct {
 type FoldRule struct {
 	Fold      string `yaml:"fold"`      // on or off; empty means on
 	Threshold int    `yaml:"threshold"` // replaces main_threshold and branch_fraction, in tokens; 0 keeps them
+	// OnInjection replaces that of all results; "" keeps it.
+	OnInjection string `yaml:"on_injection"`
 }
 
 // Run limits branch_run.
@@ -283,6 +290,29 @@ type Run struct {
 	Allow    []string `yaml:"allow"`
 	MaxCalls int      `yaml:"max_calls"` // the largest number of calls in one batch
 }
+
+// LLM is the endpoint of the language model with which branches run by themselves; see docs/folding.md.
+// Without an API there is none, and no branch runs by itself.
+type LLM struct {
+	API   string `yaml:"api"`   // APIOpenAI or APIAnthropic; "" means no model
+	URL   string `yaml:"url"`   // the base URL, with the version: https://api.openai.com/v1
+	Model string `yaml:"model"` // as the endpoint names it
+	Key   Secret `yaml:"key"`   // sent to the endpoint and never shown; "" for none
+	// Tools are globs on the names that hosts see: of the tools that a batch may call, those that the
+	// model gets.
+	Tools     []string `yaml:"tools"`
+	MaxTurns  int      `yaml:"max_turns"`         // of one branch
+	MaxOutput int      `yaml:"max_output_tokens"` // of one turn
+}
+
+// The values of [LLM.API].
+const (
+	APIOpenAI    = "openai"    // chat completions
+	APIAnthropic = "anthropic" // Messages
+)
+
+// Runs reports whether branches can run by themselves.
+func (l *LLM) Runs() bool { return l.API != "" }
 
 // Tools says which tools are listed; see docs/tools.md.
 type Tools struct {
@@ -324,11 +354,24 @@ type Budgets struct {
 	MetricsByPrincipal bool `yaml:"metrics_by_principal"`
 }
 
-// Store says where limits are counted.
+// Store says where limits are counted, and replicas registered.
 type Store struct {
 	URL    Secret `yaml:"url"`    // of a Redis or Valkey server that several gateways share; "" means a file in state_dir
 	Prefix string `yaml:"prefix"` // of the keys there: gateways with one prefix share the counts
 }
+
+// Replicas makes the gateway one of several that serve hosts together; see docs/operations.md. A gateway
+// on stdio ignores it.
+type Replicas struct {
+	Listen  string `yaml:"listen"`  // takes the requests that other replicas pass on, host:port; "" means that there are none
+	Address string `yaml:"address"` // under which they reach Listen, if that is another one
+	Key     Secret `yaml:"key"`     // all replicas have the same: they prove to each other that they know it
+	// DrainSeconds is how long a replica that is stopped still serves what is its own.
+	DrainSeconds int `yaml:"drain_seconds"`
+}
+
+// Replicated reports whether the gateway is one of several replicas.
+func (c *Config) Replicated() bool { return c.Listen != "" && c.Replicas.Listen != "" }
 
 // Scrub is the policy for secrets of all upstreams, and the settings of the scrubber.
 type Scrub struct {
@@ -355,6 +398,7 @@ type Trace struct {
 	SyncIntervalMS int    `yaml:"sync_interval_ms"` // the interval of sync: interval
 	RotateMB       int    `yaml:"rotate_mb"`        // starts a new file if the current one is larger
 	RetainFiles    int    `yaml:"retain_files"`     // the number of files kept, with the one being written; 0 keeps all
+	RetainDays     int    `yaml:"retain_days"`      // the age at which records go, in whole files; 0 keeps all
 }
 
 // Workflow connects tools that are independent of each other: one tool opens a workflow, the
@@ -402,15 +446,18 @@ func Default() Config {
 		Attribution: Attribution{Implicit: "legacy"},
 		Folding:     folding.DefaultConfig(),
 		Results: Results{
+			OnInjection:   "off",
 			MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, QuotaMB: 256, TTLHours: 24,
 			Tools: map[string]FoldRule{},
 		},
-		Run:     Run{Allow: []string{}, MaxCalls: 50},
-		Tools:   Tools{Mode: ModeList, Always: []string{}, AutoTokens: 10_000},
-		Budget:  Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
-		Budgets: Budgets{OnError: "refuse", WaitMS: 2000, Limits: []limits.Limit{}},
-		Store:   Store{Prefix: "foldgate"},
-		Scrub:   Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
+		Run:      Run{Allow: []string{}, MaxCalls: 50},
+		LLM:      LLM{Tools: []string{"*"}, MaxTurns: 30, MaxOutput: 4096},
+		Tools:    Tools{Mode: ModeList, Always: []string{}, AutoTokens: 10_000},
+		Budget:   Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
+		Budgets:  Budgets{OnError: "refuse", WaitMS: 2000, Limits: []limits.Limit{}},
+		Store:    Store{Prefix: "foldgate"},
+		Replicas: Replicas{DrainSeconds: 10},
+		Scrub:    Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
 		Trace: Trace{
 			Payload: "scrubbed", OnError: "refuse", Correlation: "transition",
 			Sync: "interval", SyncIntervalMS: 100, RotateMB: 256,
@@ -526,10 +573,21 @@ func (u *Upstream) Reach() Upstream {
 	return r
 }
 
+// Console is where foldgate console serves those who log in.
+type Console struct {
+	// Listen is its address, host:port; "" means a loopback address and a one-time link.
+	Listen string `yaml:"listen"`
+	TLS    TLS    `yaml:"tls"`
+	// AllowedHosts are the names, beside the loopback ones, under which browsers may reach it.
+	AllowedHosts []string `yaml:"allowed_hosts"`
+}
+
 // Exposed reports whether other machines can reach the HTTP server.
-func (c Config) Exposed() bool {
-	host, _, err := net.SplitHostPort(c.Listen)
-	if c.Listen == "" || err != nil || host == "localhost" {
+func (c Config) Exposed() bool { return exposed(c.Listen) }
+
+func exposed(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if listen == "" || err != nil || host == "localhost" {
 		return false
 	}
 	ip, err := netip.ParseAddr(host)
@@ -541,9 +599,16 @@ func (c Config) Secure() bool { return c.TLS.Cert != "" }
 
 // Certificate loads the HTTP server's certificate chain and key.
 func (c Config) Certificate() (tls.Certificate, error) {
-	cert, err := tls.LoadX509KeyPair(c.Path(c.TLS.Cert), c.Path(c.TLS.Key))
+	return c.load(c.TLS)
+}
+
+// ConsoleCertificate loads the certificate chain and key of the console.
+func (c Config) ConsoleCertificate() (tls.Certificate, error) { return c.load(c.Console.TLS) }
+
+func (c Config) load(t TLS) (tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(c.Path(t.Cert), c.Path(t.Key))
 	if err != nil {
-		return cert, fmt.Errorf("certificate %s with key %s: %w", c.TLS.Cert, c.TLS.Key, err)
+		return cert, fmt.Errorf("certificate %s with key %s: %w", t.Cert, t.Key, err)
 	}
 	return cert, nil
 }
@@ -616,6 +681,12 @@ func (c Config) Tokens() (tokens []string) {
 			}
 		}
 	}
+	if c.Replicas.Key != "" {
+		tokens = append(tokens, string(c.Replicas.Key))
+	}
+	if len(c.LLM.Key) >= minToken {
+		tokens = append(tokens, string(c.LLM.Key))
+	}
 	slices.Sort(tokens)
 	return tokens
 }
@@ -650,11 +721,16 @@ func (r Results) Rule(name string) interceptor.FoldRule {
 			best = glob
 		}
 	}
-	if best == "" {
-		return interceptor.FoldRule{}
+	own := r.Tools[best]
+	rule := interceptor.FoldRule{Off: own.Fold == "off", Threshold: own.Threshold, OnInjection: cmp.Or(own.OnInjection, r.OnInjection)}
+	if rule.OnInjection == "off" {
+		rule.OnInjection = ""
 	}
-	return interceptor.FoldRule{Off: r.Tools[best].Fold == "off", Threshold: r.Tools[best].Threshold}
+	return rule
 }
+
+// Selects reports whether the model gets a tool, by the name that hosts see.
+func (l *LLM) Selects(shown string) bool { return policy.MatchAny(l.Tools, shown) }
 
 // Allows reports whether the configuration names a tool for batches.
 func (r Run) Allows(shown string) bool { return policy.MatchAny(r.Allow, shown) }

@@ -20,6 +20,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/foldgate/foldgate/proxy/memory"
 )
 
 // Error is a configuration that can't be used, with every fault found.
@@ -245,6 +247,9 @@ func (d *document) walk(n ast.Node, at place) {
 		d.walk(n.Value, at)
 	case *ast.StringNode:
 		n.Value = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
+			if memoryArguments.MatchString(at.key) && memory.IsName(strings.Trim(m, "${}")) {
+				return m // stands for something of a branch
+			}
 			v, fault := substitute(m, d.env)
 			if fault != "" {
 				d.faults = append(d.faults, Fault{Key: at.key, Line: line(n), Msg: fault})
@@ -296,6 +301,9 @@ func typeOf(t reflect.Type, name string) (value reflect.Type) {
 	}
 	return value
 }
+
+// memoryArguments are the keys of the arguments of memory tools.
+var memoryArguments = regexp.MustCompile(`^folding\.(memory|remember)\.arguments\b`)
 
 var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
 

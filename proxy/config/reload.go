@@ -10,8 +10,8 @@ import (
 var restart = []string{
 	"listen", "tls", "state_dir", "folding.require_session_id", "folding.session_validation",
 	"results.quota_mb", "results.ttl_hours", "budget.encoding", "budget.scale", "budget.image_tokens",
-	"trace.payload", "trace.on_error", "trace.sync", "trace.sync_interval_ms", "trace.rotate_mb", "trace.retain_files",
-	"workflows", "store", "tools", "logins", "budgets.metrics_by_principal",
+	"trace.payload", "trace.on_error", "trace.sync", "trace.sync_interval_ms", "trace.rotate_mb", "trace.retain_files", "trace.retain_days",
+	"workflows", "store", "replicas", "tools", "logins", "budgets.metrics_by_principal",
 }
 
 // Over returns c as a running gateway can take it over from before: keys that need a restart keep

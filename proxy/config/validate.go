@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/proxy/memory"
 	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 )
@@ -25,6 +26,7 @@ import (
 func (c Config) Validate() []Fault {
 	var k checker
 	c.checkListen(&k)
+	c.checkConsole(&k)
 	c.checkPrincipals(&k)
 	for _, f := range c.Auth.Check() {
 		k.fault("auth."+f.Key, "%s", f.Msg)
@@ -42,10 +44,16 @@ func (c Config) Validate() []Fault {
 			k.fault(key, "%s", msg)
 		}
 	}
+	if f := memory.Check(c.Folding); f != nil {
+		for key, err := range f {
+			k.fault("folding."+key, "%v", err)
+		}
+	}
 	c.Results.check(&k)
 	k.globs("run.allow", c.Run.Allow)
 	k.faultIf(c.Run.MaxCalls < 1 || c.Run.MaxCalls > 1000,
 		"run.max_calls", "%d is not between 1 and 1000", c.Run.MaxCalls)
+	c.LLM.check(&k)
 	k.oneOf("tools.mode", c.Tools.Mode, ModeList, ModeSearch, ModeAuto)
 	k.globs("tools.always", c.Tools.Always)
 	k.positive("tools.auto_tokens", c.Tools.AutoTokens)
@@ -57,6 +65,7 @@ func (c Config) Validate() []Fault {
 	k.faultIf(c.Budget.ImageTokens < 0,
 		"budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
 	c.checkBudgets(&k)
+	c.checkReplicas(&k)
 	k.oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
 	k.oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
 	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS)
@@ -69,6 +78,8 @@ func (c Config) Validate() []Fault {
 	k.positive("trace.rotate_mb", c.Trace.RotateMB)
 	k.faultIf(c.Trace.RetainFiles < 0,
 		"trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
+	k.faultIf(c.Trace.RetainDays < 0 || c.Trace.RetainDays > 36500,
+		"trace.retain_days", "%d is no number of days from 1 to 36500 (0 keeps all)", c.Trace.RetainDays)
 	k.faultIf(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
 	_, wrong := policy.Compile(c.Policy)
 	for _, f := range wrong {
@@ -76,6 +87,26 @@ func (c Config) Validate() []Fault {
 	}
 	_, faults := c.WorkflowRules()
 	return append(k.faults, faults...)
+}
+
+func (l *LLM) check(k *checker) {
+	k.optional("llm.api", l.API, APIOpenAI, APIAnthropic)
+	k.globs("llm.tools", l.Tools)
+	k.faultIf(l.MaxTurns < 1 || l.MaxTurns > 1000, "llm.max_turns", "%d is not between 1 and 1000", l.MaxTurns)
+	k.faultIf(l.MaxOutput < 16 || l.MaxOutput > 1<<20, "llm.max_output_tokens", "%d is not between 16 and %d", l.MaxOutput, 1<<20)
+	if !l.Runs() {
+		k.faultIf(l.URL != "" || l.Model != "" || l.Key != "", "llm.api", "is missing: say which interface the endpoint has, %s or %s", APIOpenAI, APIAnthropic)
+		return
+	}
+	k.faultIf(l.Model == "", "llm.model", "is missing: name the model as the endpoint does")
+	u, err := url.Parse(l.URL)
+	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" {
+		k.fault("llm.url", "is not an http or https URL without a user: write the base URL of the endpoint, such as http://127.0.0.1:11434/v1")
+		return
+	}
+	// The key would travel in the clear.
+	k.faultIf(u.Scheme == "http" && l.Key != "" && auth.CheckURL(l.URL) != "", "llm.url", "has a key and no TLS: use https, or an endpoint on a loopback address")
+	k.faultIf(!headerValue.MatchString(string(l.Key)), "llm.key", "has a line break, or another character that a header can't have")
 }
 
 // checkBudgets names the limit in each fault. A limit that can match nothing is a fault: it is there
@@ -121,6 +152,26 @@ func (c Config) checkBudgets(k *checker) {
 	}
 }
 
+func (c Config) checkReplicas(k *checker) {
+	r := c.Replicas
+	k.faultIf(r.DrainSeconds < 0 || r.DrainSeconds > 3600, "replicas.drain_seconds", "%d is not between 0 and 3600", r.DrainSeconds)
+	if r.Listen == "" {
+		k.faultIf(r.Address != "" || r.Key != "", "replicas.listen", "is missing: give host:port where the other replicas reach this one, such as 10.0.0.7:8788")
+		return
+	}
+	host, _, err := net.SplitHostPort(r.Listen)
+	k.faultIf(err != nil, "replicas.listen", "%q is not host:port, such as 10.0.0.7:8788", r.Listen)
+	ip, _ := netip.ParseAddr(host)
+	if r.Address != "" {
+		_, _, err = net.SplitHostPort(r.Address)
+		k.faultIf(err != nil, "replicas.address", "%q is not host:port, such as 10.0.0.7:8788", r.Address)
+	} else {
+		k.faultIf(err == nil && (host == "" || ip.IsUnspecified()), "replicas.address", "is missing: %q is every address of this machine; give the one under which the other replicas reach it", r.Listen)
+	}
+	k.faultIf(len(r.Key) < minKey, "replicas.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one, and all replicas need the same", len(r.Key), minKey)
+	k.faultIf(c.Store.URL == "", "store.url", "is missing: replicas find each other, and count limits, in a Redis or Valkey server")
+}
+
 func (c Config) checkListen(k *checker) {
 	k.faultIf((c.TLS.Cert == "") != (c.TLS.Key == ""),
 		"tls", "needs both cert and key, and has one of them")
@@ -149,6 +200,29 @@ func (c Config) checkListen(k *checker) {
 	if c.Exposed() && !c.Authenticates() {
 		k.fault("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
 	}
+}
+
+// checkConsole checks that only those can look who log in.
+func (c Config) checkConsole(k *checker) {
+	o := c.Console
+	k.faultIf((o.TLS.Cert == "") != (o.TLS.Key == ""), "console.tls", "needs both cert and key, and has one of them")
+	for i, h := range o.AllowedHosts {
+		if _, _, err := net.SplitHostPort(h); err == nil || h == "" || strings.ContainsAny(h, "/ *") {
+			k.fault(fmt.Sprintf("console.allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
+		}
+	}
+	if o.Listen == "" {
+		k.faultIf(o.TLS.Cert != "" || len(o.AllowedHosts) > 0, "console.listen", "is empty: tls and allowed_hosts are for a console with an address of its own, such as 127.0.0.1:8788")
+		return
+	}
+	if _, port, err := net.SplitHostPort(o.Listen); err != nil {
+		k.fault("console.listen", "%q is not host:port, such as 127.0.0.1:8788", o.Listen)
+	} else if _, err := net.LookupPort("tcp", port); err != nil {
+		k.fault("console.listen", "%q has no valid port: use 1 to 65535, or 0 for any that is free", o.Listen)
+	}
+	k.faultIf(!c.Authenticates() || c.Auth.Auditor == "", "console.listen", "nobody could log in: name the role of those who may look in auth.auditor, and give it to principals, or take tokens of an issuer")
+	k.faultIf(exposed(o.Listen) && o.TLS.Cert == "", "console.listen", "%q is not a loopback address, and tokens would cross the network unencrypted: set console.tls, or listen on 127.0.0.1 behind a reverse proxy with TLS", o.Listen)
+	k.faultIf(exposed(o.Listen) && len(o.AllowedHosts) == 0, "console.allowed_hosts", "is empty: name the hosts under which browsers reach the console")
 }
 
 // Bounds of a token, and of the key of logins, in characters.
@@ -400,12 +474,14 @@ func (r Results) check(k *checker) {
 	if r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold {
 		k.fault("results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
 	}
+	k.oneOf("results.on_injection", r.OnInjection, "off", "log", "flag", "block")
 	k.positive("results.quota_mb", r.QuotaMB)
 	k.positive("results.ttl_hours", r.TTLHours)
 	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
 		at := "results.tools." + glob
 		k.faultIf(!doublestar.ValidatePattern(glob), at, "is not a valid glob")
 		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
+		k.optional(at+".on_injection", r.Tools[glob].OnInjection, "off", "log", "flag", "block")
 		k.faultIf(r.Tools[glob].Threshold < 0,
 			at+".threshold", "%d is negative (0 leaves the defaults)", r.Tools[glob].Threshold)
 	}

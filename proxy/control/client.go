@@ -17,6 +17,7 @@ import (
 // Client asks one gateway. All methods are safe for concurrent use.
 type Client struct {
 	Dir  string // the gateway's own state directory
+	By   string // on whose behalf the client asks, for the trace; "" for the user of the process
 	http http.Client
 }
 
@@ -92,6 +93,9 @@ func ask[T any](ctx context.Context, c *Client, method, path string) (out T, err
 	req, err := http.NewRequestWithContext(ctx, method, "http://foldgate/v1/"+path, nil)
 	if err != nil {
 		return out, err
+	}
+	if c.By != "" {
+		req.Header.Set(byHeader, url.QueryEscape(c.By))
 	}
 	res, err := c.http.Do(req)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -66,6 +67,7 @@ type Budget struct {
 	Per        string `json:"per"`
 	Action     string `json:"action"`
 	Window     string `json:"window,omitempty"`
+	Model      bool   `json:"model,omitempty"`  // the tokens are those of models that run branches
 	Tokens     int64  `json:"tokens,omitempty"` // 0: any number
 	TokensUsed int64  `json:"tokens_used"`
 	Calls      int64  `json:"calls,omitempty"` // 0: any number
@@ -96,6 +98,19 @@ type userKey struct{}
 func User(r *http.Request) string {
 	user, _ := r.Context().Value(userKey{}).(string)
 	return user
+}
+
+// byHeader is the header of a request over the socket with [Client.By], escaped as in a query.
+const byHeader = "Foldgate-By"
+
+// By returns on whose behalf a request over the socket asks, as the client says; "" for the user of its
+// process.
+func By(r *http.Request) string {
+	by, err := url.QueryUnescape(r.Header.Get(byHeader))
+	if err != nil || User(r) == "" {
+		return ""
+	}
+	return by
 }
 
 // Serve offers h, a [Handler], in the state directory until ctx is done. The caller holds the directory: a

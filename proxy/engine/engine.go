@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -28,6 +29,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/replicaid"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/tools"
@@ -70,6 +72,7 @@ type Engine struct {
 	Scrubber   *scrub.Scrubber
 	Boundary   *interceptor.Boundary
 	Dir        string // the state directory of this process
+	Replica    string // the name of this process among replicas, "" if it is not one
 	Journal    *trace.Journal
 	Recorder   *interceptor.Recorder
 	Telemetry  *interceptor.Telemetry // nil if it is off
@@ -111,8 +114,13 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 	if !e.Parts.Has(Meter | Fold | Trace) {
 		return nil
 	}
-	if e.Dir, err = e.openState(); err != nil {
+	if e.Journal, e.Dir, err = openState(*cfg, cfg.Listen == "", e.Log); err != nil {
 		return err
+	}
+	if cfg.Replicated() {
+		if e.Replica, err = replicaName(e.Dir); err != nil {
+			return fmt.Errorf("state_dir: %w", writable(err))
+		}
 	}
 	e.Recorder = &interceptor.Recorder{
 		Journal: e.Journal, Boundary: e.Boundary, Payload: cfg.Trace.Payload == "scrubbed", Refuse: cfg.Trace.OnError == "refuse",
@@ -130,7 +138,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 	}
 	if e.Results, err = results.Open(filepath.Join(e.Dir, "results.db"), results.Config{
 		Quota: int64(cfg.Results.QuotaMB) << 20, TTL: time.Duration(cfg.Results.TTLHours) * time.Hour,
-		Strict: cfg.Folding.SessionValidation == folding.ValidationStrict,
+		Strict: cfg.Folding.SessionValidation == folding.ValidationStrict, Replica: e.Replica,
 	}); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
@@ -167,6 +175,9 @@ func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
 	}
 	return s, nil
 }
+
+// ReplicaFile has the name of a replica, in its state directory.
+const ReplicaFile = "replica"
 
 // ReservesFile has what the limits of a process have reserved, in its state directory.
 const ReservesFile = "reserves"
@@ -238,7 +249,7 @@ func (e *Engine) openBranches(lifetime context.Context, repo folding.Repository)
 	}
 	e.Branches, err = folding.Open(lifetime, cfg.Folding, folding.Options{
 		Repository: repo, Count: e.Counter.Count, OnEvent: e.Records.Event, Log: e.Log, Meters: e.Meters, Traces: e.Traces,
-		Principals: cfg.PrincipalCount(),
+		Principals: cfg.PrincipalCount(), Replica: e.Replica,
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := e.Scrubber.Text(ctx, text)
 			return clean, err
@@ -268,43 +279,76 @@ const maxInstances = 64 // processes that may share one configuration
 
 // openState opens the journal, and with it takes a state directory, which it returns. Hosts start a
 // stdio server as often as they like, so a second process on the same configuration gets a directory
-// of its own below the first. A second HTTP server is a mistake, and the error says so.
-func (e *Engine) openState() (dir string, err error) {
-	t, root := e.Start.Trace, e.Start.StatePath()
+// of its own below the first, if several may run. A second HTTP server is a mistake, and the error says so.
+func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journal, dir string, err error) {
+	t, root := c.Trace, c.StatePath()
 	for n := 1; n <= maxInstances; n++ {
 		dir = config.InstanceDir(root, n)
 		_, isNew := os.Stat(root)
 		if err = os.MkdirAll(dir, 0o700); err != nil {
-			return "", fmt.Errorf("state_dir: %w", writable(err))
+			return nil, "", fmt.Errorf("state_dir: %w", writable(err))
 		}
 		if isNew != nil { // it is often made in somebody's repository, and holds what servers have sent
 			if err = os.WriteFile(filepath.Join(root, ".gitignore"), []byte("*\n"), 0o600); err != nil {
-				return "", fmt.Errorf("state_dir: %w", writable(err))
+				return nil, "", fmt.Errorf("state_dir: %w", writable(err))
 			}
 		}
 		if err = cmp.Or(regularFiles(root), regularFiles(dir)); err != nil {
-			return "", fmt.Errorf("state_dir: %w", err)
+			return nil, "", fmt.Errorf("state_dir: %w", err)
 		}
-		e.Journal, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
+		j, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
-			RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles, Log: e.Log,
+			RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles,
+			RetainAge: time.Duration(t.RetainDays) * 24 * time.Hour, Log: log,
 		})
-		if !errors.Is(err, trace.ErrInUse) || e.Start.Listen != "" {
+		if !errors.Is(err, trace.ErrInUse) || !several {
 			break
 		}
-		e.Journal = nil
 	}
 	if err != nil {
-		e.Journal = nil
-		return "", fmt.Errorf("trace: %w", writable(err))
+		return nil, "", fmt.Errorf("trace: %w", writable(err))
 	}
-	return dir, nil
+	return j, dir, nil
+}
+
+// Record writes records of a command to the trace of a configuration: if gateways run, to one of its own.
+func Record(c config.Config, write func(*interceptor.Recorder)) error {
+	s, err := NewScrubber(c)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler) // the error says it
+	j, _, err := openState(c, true, log)
+	if err != nil {
+		return err
+	}
+	write(&interceptor.Recorder{
+		Journal: j, Boundary: &interceptor.Boundary{Scrubber: s, Policy: c.ScrubPolicy}, Payload: c.Trace.Payload == "scrubbed", Log: log,
+		Team: func(principal string) string { return c.Identity(principal).Team },
+	})
+	return errors.Join(j.Err(), j.Close())
+}
+
+// replicaName returns the name of the replica with that state directory, which it keeps for ever: the
+// ids of its branches and results have it.
+func replicaName(dir string) (string, error) {
+	file := filepath.Join(dir, ReplicaFile)
+	text, err := os.ReadFile(file)
+	if name := strings.TrimSpace(string(text)); err == nil && replicaid.Valid(name) {
+		return name, nil
+	} else if err == nil && name != "" {
+		return "", fmt.Errorf("%s has %.40q instead of the name of a replica: delete it", file, name)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	name := replicaid.NewName()
+	return name, os.WriteFile(file, []byte(name+"\n"), 0o600)
 }
 
 // regularFiles returns an error if a pipe, a socket or a device has the place of a state file:
 // opening one could wait for ever.
 func regularFiles(dir string) error {
-	for _, names := range []string{"*.db*", "*.json*", ReservesFile, "trace/*"} {
+	for _, names := range []string{"*.db*", "*.json*", ReservesFile, ReplicaFile, "trace/*"} {
 		found, _ := fs.Glob(os.DirFS(dir), names) // the pattern is valid
 		for _, name := range found {
 			name = filepath.Join(dir, name)

@@ -237,6 +237,9 @@ func (s *Store) knows(from Source, k Kind, all []Definition) bool {
 	listed := map[string]bool{}
 	for _, d := range all {
 		p := sv.Pins[at(k, d.Name)]
+		if p == nil && !sv.keeps(d.Name) {
+			continue
+		}
 		if p == nil || p.Gone || p.find(d.SHA256) == nil {
 			return false
 		}
@@ -276,7 +279,7 @@ func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool,
 		key := at(k, d.Name)
 		listed[key] = true
 		p := sv.Pins[key]
-		if p == nil && (len(sv.Pins) >= maxNames || len(d.Name) > maxName) {
+		if p == nil && !sv.keeps(d.Name) {
 			continue
 		}
 		if p == nil {
@@ -309,6 +312,9 @@ func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool,
 	}
 	return true
 }
+
+// keeps reports whether there is room for another name.
+func (sv *server) keeps(name string) bool { return len(sv.Pins) < maxNames && len(name) <= maxName }
 
 func (p *pin) add(v *variant) {
 	if len(p.Variants) >= maxVariants {

@@ -254,7 +254,16 @@ func TestBounds(t *testing.T) {
 	if len(held) != len(many) {
 		t.Errorf("%d of %d are held", len(held), len(many))
 	}
-	info, err := os.Stat(filepath.Join(dir, "pins.json"))
+	file := filepath.Join(dir, "pins.json")
+	before, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(t, s, flood, many...)
+	info, err := os.Stat(file)
+	if err == nil && !os.SameFile(before, info) {
+		t.Error("the file is written again for names that it has no room for")
+	}
 	if err != nil || info.Size() > 2*maxTexts {
 		t.Errorf("the file has %d bytes: %v", info.Size(), err)
 	}

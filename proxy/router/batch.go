@@ -3,12 +3,14 @@ package router
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -23,8 +25,34 @@ func (rt *Router) Lifetime(parent *conn.Request) context.Context {
 	return rt.lifetime
 }
 
-// CallTool runs one call of a batch down the chain. c has its origin, the shown name of the tool,
-// its arguments and its branch; parent is the branch_run.
+// Callable returns what a model reads of the tools that a batch of the parent's may call, by their shown
+// names, in the order of the list.
+func (rt *Router) Callable(ctx context.Context, parent *conn.Request) (definitions []json.RawMessage) {
+	merged, _ := rt.Catalog(ctx, listWait, parent.Receiver.(*request).s, catalog.Tools, []string{parent.Call.Outcome.Record})
+	seen := merged.For(parent.Call.Origin.Identity)
+	for _, shown := range seen.Order {
+		if e, _ := seen.Lookup(shown); e.Server != "" && (readOnly(e) || rt.Settings().Config.Run.Allows(shown)) {
+			definitions = append(definitions, e.Readable())
+		}
+	}
+	return definitions
+}
+
+// readOnly reports whether a tool says that it only reads.
+func readOnly(e catalog.Entry) bool {
+	hint, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint")
+	return string(hint) == "true"
+}
+
+// Run runs a call down the chain that end answers.
+func (rt *Router) Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error) {
+	return rt.Chain(ctx, c, end)
+}
+
+// CallTool runs one call of a batch, or of a branch that runs by itself, down the chain. c has its origin,
+// the shown name of the tool, its arguments and its branch; parent is the branch_run, or the
+// branch_create. The calls of a batch have a handle, and are not of foldgate's own tools. A call of
+// foldgate itself (Internal) is of a tool that the configuration names, which need not be read-only.
 func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	p := parent.Receiver.(*request)
 	name := c.Target.Name
@@ -40,14 +68,15 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 		return &interceptor.Refusal{Reason: reason, Code: code, Status: 403, Message: fmt.Sprintf(format, name)}
 	}
 	st := rt.Settings()
-	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
+	switch {
 	case !st.Config.Knows(c.Origin.Principal): // a reload removed it meanwhile
 		err = denied(trace.ReasonPolicy, "forbidden", "%s was not called: the principal of the batch may no longer use foldgate")
 	case !ok:
 		err = rt.unknownTool(p.s, c, name, e)
+	case e.Server == "" && c.Target.Batch == "": // of a branch that runs by itself
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
-	case string(readOnly) != "true" && !st.Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
+	case !readOnly(e) && c.Origin.Direction != interceptor.Internal && !st.Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:
@@ -66,6 +95,11 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.Sent()
 	r.call = c
 	defer r.leave()
-	ask := r.toServers(c, rt.Settings().One(e.Server))
+	ask := (*request).callOwnTool
+	if e.Server != "" {
+		ask = r.toServers(c, rt.Settings().One(e.Server))
+	} else {
+		rt.Tools.Attribute(r.lifetime, c)
+	}
 	return rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) { return ask(r, ctx, c) })
 }

@@ -84,8 +84,7 @@ func (rt *Router) unwrap(r *request, c *interceptor.Call) error {
 
 // Limits of an answer of find_tools.
 const (
-	moreNames   = 10 // tools that are named beside those with a definition
-	moreText    = 80 // characters of what such a tool does
+	moreText    = 80 // characters of what a tool does that is told without its definition
 	suggestions = 3  // for an unknown name
 )
 
@@ -95,7 +94,7 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 	s := parent.Receiver.(*request).s
 	merged, missing := rt.Catalog(ctx, listWait, s, catalog.Tools, []string{parent.Call.Outcome.Record})
 	seen := merged.For(parent.Call.Origin.Identity)
-	found, servers, owners := seen.Order, []string{}, map[string]int{}
+	servers, owners := []string{}, map[string]int{}
 	for _, shown := range seen.Order {
 		e, _ := seen.Lookup(shown)
 		if owners[e.Server]++; owners[e.Server] == 1 && e.Server != "" {
@@ -105,36 +104,32 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 	for i, key := range servers {
 		servers[i] = fmt.Sprintf("%s (%d)", key, owners[key])
 	}
-	if query != "" {
-		found = seen.Find(query)
-	}
 	if server != "" && owners[server] == 0 {
 		return nil, "", interceptor.FoldingRefusal(folding.Errorf(folding.ErrInvalidInput, "server: there is no %s with tools; there are %s", rt.echo(server), strings.Join(servers, ", ")))
 	}
-	more := ""
-	fits := 0
-	for _, shown := range found {
+	found := seen.Search(query, server, limit)
+	for _, shown := range found.Best {
 		e, _ := seen.Lookup(shown)
-		if e.Server == "" || server != "" && e.Server != server {
-			continue
-		}
-		switch fits++; {
-		case fits <= limit:
-			definitions = append(definitions, e.Readable())
-		case fits <= limit+moreNames:
-			description, _ := rawjson.GetString(e.Raw, "description")
-			more += "\n" + shown + ": " + folding.Shorten(catalog.Lead(description), moreText)
-		}
+		definitions = append(definitions, e.Readable())
+	}
+	more := ""
+	for _, shown := range found.More {
+		e, _ := seen.Lookup(shown)
+		description, _ := rawjson.GetString(e.Raw, "description")
+		more += "\n" + shown + ": " + folding.Shorten(catalog.Lead(description), moreText)
+	}
+	if len(found.Others) > 0 {
+		more += "\n" + strings.Join(found.Others, " ")
 	}
 	switch {
-	case fits == 0:
+	case found.Fit == 0:
 		note = "[no tool has these words; try others, or server alone]"
 	case more == "":
-		note = fmt.Sprintf("[%d tools fit]", fits)
+		note = fmt.Sprintf("[%d tools fit]", found.Fit)
 	default:
-		note = fmt.Sprintf("[%d tools fit. Others, without their schemas:]%s", fits, more)
+		note = fmt.Sprintf("[%d tools fit. Others, without their schemas:]", found.Fit)
 	}
-	note += "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
+	note += more + "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
 	late := ""
 	for _, srv := range rt.Settings().Servers {
 		if missing[srv.Key] != nil && !rt.conceals(s, srv, s.lists(srv).peek) {

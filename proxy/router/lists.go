@@ -201,17 +201,52 @@ type groupLists struct {
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
 	tasks  tasks
 	chosen atomic.Int32 // by tools.mode: auto, for requests that stand alone
+
+	sessions int       // that use the lists; guarded by Router.mu
+	used     time.Time // when the last one closed; likewise
 }
 
-func (rt *Router) listsOf(g upstream.Group) *groupLists {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
+// maxGroups is how many groups have lists and connections. Beyond it, those that are not in use are
+// forgotten, the longest unused first. They get their lists again as a group that comes first does.
+const maxGroups = 1000
+
+// join returns the lists of a group for a session. The caller holds rt.mu.
+func (rt *Router) join(g upstream.Group) *groupLists {
 	p := rt.lists[g]
 	if p == nil {
+		if len(rt.lists) >= maxGroups {
+			rt.forgetGroups()
+		}
 		p = &groupLists{rt: rt, group: g}
 		rt.lists[g] = p
 	}
+	p.sessions++
 	return p
+}
+
+// forgetGroups forgets a quarter of maxGroups, if so many are not in use. The caller holds rt.mu.
+func (rt *Router) forgetGroups() {
+	var unused []*groupLists
+	for _, p := range rt.lists {
+		if p.sessions == 0 && !p.tasks.open("") {
+			unused = append(unused, p)
+		}
+	}
+	slices.SortFunc(unused, func(a, b *groupLists) int { return a.used.Compare(b.used) })
+	left := maxGroups / 4
+	for _, p := range unused {
+		if left > 0 && rt.Forget(p.group) {
+			delete(rt.lists, p.group)
+			left--
+		}
+	}
+}
+
+// listsOf returns the lists of a group, nil if it has none.
+func (rt *Router) listsOf(g upstream.Group) *groupLists {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.lists[g]
 }
 
 // of returns the lists of a server.
@@ -346,10 +381,19 @@ func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k
 	return merged, missing
 }
 
+// maxWarned is how many faults of lists are remembered: servers choose the names in them.
+const maxWarned = 1000
+
 // warn logs the faults of a merged list, each once.
 func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 	fresh := func(fault string) bool {
-		_, again := rt.warned.LoadOrStore(fault, true)
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		again := rt.warned[fault]
+		if len(rt.warned) >= maxWarned && !again {
+			clear(rt.warned)
+		}
+		rt.warned[fault] = true
 		return !again
 	}
 	for _, clash := range c.Clashes {
@@ -504,8 +548,12 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 // arguments.
 func (rt *Router) CheckHeaders(id interceptor.Identity, r *server.Request, h http.Header) *wire.Error {
 	group := upstream.Group{Principal: id.Principal, Capabilities: wire.ReadCapabilities(r.Meta.ClientCapabilities)}
-	tools := rt.listsOf(group).merged[catalog.Tools].Load()
-	if r.Msg.Method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header
+	lists := rt.listsOf(group)
+	if r.Msg.Method != "tools/call" || lists == nil {
+		return nil
+	}
+	tools := lists.merged[catalog.Tools].Load()
+	if tools == nil { // no list was asked for yet, so no host knows of a header
 		return nil
 	}
 	name, _ := rawjson.GetString(r.Msg.Params, "name")

@@ -36,20 +36,23 @@ const maxAnswering = 1000
 // ask hands a request of a server to the host, and the host's answer to the server. r and guess
 // are as for received. The question is registered before ask returns, because the server may
 // withdraw it at once; the rest goes on in the background. Requests over maxAnswering
-// or AskBurst are refused, and over twice maxAnswering dropped, so that a server can't fill the memory,
+// or askBurst are refused, and over twice maxAnswering dropped, so that a server can't fill the memory,
 // the trace, or the host's screen.
 func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	answer := wire.Message{ID: m.ID}
 	var q *question
 	n := s.answering.Add(1)
-	allowed := m.Method == "ping" || s.rt.Recorder.MayAsk(s.Principal, s.ID, server, n > maxAnswering, len(m.Params))
+	var refused error
+	if m.Method != "ping" {
+		refused = s.rt.Recorder.MayAsk(s.Principal, s.ID, server, n > maxAnswering, len(m.Params))
+	}
 	switch {
 	case n > 2*maxAnswering:
 		s.answering.Add(-1)
 		s.rt.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
 		return
-	case !allowed:
-		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("too many requests: at most %d may be under way, and four a second be sent after the first %d; wait", maxAnswering, interceptor.AskBurst)}).JSON()
+	case refused != nil:
+		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: refused.Error()}).JSON()
 	case m.Method == "ping": // about the connection, so foldgate answers it
 		answer.Result = json.RawMessage(`{}`)
 	default:

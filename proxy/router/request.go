@@ -314,11 +314,18 @@ func (rt *Router) echo(text string) string {
 	return folding.Shorten(rt.Boundary.Text(text), longest)
 }
 
+// findPrompt returns the prompt of a name. A prompt that is held is not found if it is hidden from the
+// caller: the refusal of a held one would tell that it exists.
+func (rt *Router) findPrompt(r *request, c *interceptor.Call, name string) (catalog.Entry, bool) {
+	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
+	return e, ok && (e.Held == "" || !rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e))
+}
+
 func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	name, _ := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
-	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
-	if !ok || e.Held != "" && rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e) {
+	e, ok := rt.findPrompt(r, c, name)
+	if !ok {
 		c.Target.Name = rt.echo(name)
 		return refuse(rt.unknownPrompt(c.Target.Params))
 	}
@@ -410,7 +417,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 			return r.toServers(c, owners)
 		}
 	default:
-		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok && (e.Held == "" || !rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e)) {
+		if e, ok := rt.findPrompt(r, c, name); ok {
 			c.Target.Name = e.Name
 			if err := withheld(catalog.Prompts, e); err != nil {
 				c.Target.Server = e.Server

@@ -9,8 +9,8 @@
 //
 // # Locks
 //
-// Session.mu is held alone. listCache.mu may be taken while Router.mu is held, and queue.mu while
-// ordering.mu is. No lock is held while a message is sent.
+// Session.mu is held alone. listCache.mu, tasks.mu and the locks of upstream may be taken while Router.mu
+// is held, and queue.mu while ordering.mu is. No lock is held while a message is sent.
 package router
 
 import (
@@ -56,6 +56,8 @@ type Options struct {
 	Tokens   interceptor.TokenMeter
 	Tools    Tools
 	Pins     *pins.Store
+	// Forget ends the connections of a group, unless one is open: then it returns false.
+	Forget func(upstream.Group) bool
 	// Instructions tell models how to use foldgate.
 	Instructions string
 	// Telemetry may be nil.
@@ -95,16 +97,16 @@ type Router struct {
 	wg       sync.WaitGroup // all goroutines of the router
 
 	listens sync.Map // the open *listen streams of hosts
-	warned  sync.Map // faults of lists that the log has already
 
 	mu       sync.Mutex
 	sessions map[*Session]struct{} // all but those of single requests
 	lists    map[upstream.Group]*groupLists
+	warned   map[string]bool // faults of lists that the log has already, at most maxWarned
 }
 
 // New returns a router that works until lifetime ends.
 func New(lifetime context.Context, o Options) *Router {
-	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}}
+	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}, warned: map[string]bool{}}
 }
 
 // Wait returns when all goroutines of the router have ended. They end with its lifetime.

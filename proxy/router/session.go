@@ -72,7 +72,12 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.newest.Store(&p.Identity)
-	s.shared = rt.listsOf(s.scope.Group)
+	rt.mu.Lock()
+	s.shared = rt.join(s.scope.Group)
+	if !p.SingleRequest {
+		rt.sessions[s] = struct{}{}
+	}
+	rt.mu.Unlock()
 	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	if p.Ordered {
@@ -80,11 +85,6 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	}
 	if p.Era.OwnConnections {
 		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, s.scope.Group, s), &tasks{}
-	}
-	if !p.SingleRequest {
-		rt.mu.Lock()
-		rt.sessions[s] = struct{}{}
-		rt.mu.Unlock()
 	}
 	return s
 }
@@ -103,6 +103,8 @@ func (s *Session) Close(reason string) {
 	s.cancel(errSessionClosed)
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)
+	s.shared.sessions--
+	s.shared.used = time.Now()
 	s.rt.mu.Unlock()
 	if reason == server.Shutdown {
 		reason = folding.ReasonShutdown
@@ -294,7 +296,10 @@ func (s *Session) in(g upstream.Group) bool {
 // lists returns the lists that are read over the connections.
 func (o shared) lists() (read []*groupLists) {
 	if o.group.Principal != "" {
-		return []*groupLists{o.rt.listsOf(o.group)}
+		if l := o.rt.listsOf(o.group); l != nil {
+			read = append(read, l)
+		}
+		return read
 	}
 	o.rt.mu.Lock()
 	defer o.rt.mu.Unlock()

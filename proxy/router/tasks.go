@@ -40,12 +40,12 @@ func (ts *tasks) task(id string) task {
 	return ts.byID[id]
 }
 
-// open reports whether a server works on a task.
+// open reports whether a server works on a task, any server for "".
 func (ts *tasks) open(server string) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for _, t := range ts.byID {
-		if t.server == server && time.Now().Before(t.until) {
+		if (t.server == server || server == "") && time.Now().Before(t.until) {
 			return true
 		}
 	}

@@ -20,6 +20,9 @@ const (
 	MetaCorrelationLater = MetaPrefix + "correlation_id"
 )
 
+// SuspendedState begins the requestState of a call that foldgate has suspended.
+const SuspendedState = "foldgate-suspended:"
+
 // Meta is params._meta of a request. Each member is nil if it is absent.
 type Meta struct {
 	Raw json.RawMessage // the whole _meta
