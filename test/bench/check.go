@@ -26,7 +26,7 @@ var whole = parts{scrubs: true, payload: true}
 // check makes sure that the foldgate about to be measured does its work: it counts and records, and
 // it does the optional parts exactly if p says so. A gateway that does nothing is fast.
 func check(s *server, p parts) error {
-	l, c, err := openCaller(s, scenario{host: "http", upstream: "stdio", clients: 1, size: 4096, branch: true})
+	l, c, err := openCaller(s, scenario{host: "http", upstream: "stdio", clients: 1, size: 4096, branches: 1})
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func checkCount(l *lane, c caller) error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.call(l.id(), "tools/call", "text", l.args)
+	answer, err := l.text(c)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func checkCount(l *lane, c caller) error {
 }
 
 func used(l *lane, c caller) (int, error) {
-	_, id, _ := strings.Cut(l.args, `"branch_id":`)
+	_, id, _ := strings.Cut(l.args[0], `"branch_id":`)
 	answer, err := c.call(l.id(), "tools/call", "branch_status", `{"branch_id":`+id)
 	if err != nil {
 		return 0, err

@@ -45,7 +45,7 @@ func (r *rig) growBranches() error {
 	}
 	defer s.close()
 	sc := growthLoad
-	sc.branch = true
+	sc.branches = 1
 	l, c, err := openCaller(s, sc)
 	if err != nil {
 		return err

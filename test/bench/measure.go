@@ -19,7 +19,7 @@ type scenario struct {
 	host, upstream string // "http" or "stdio"
 	modern         bool
 	clients, size  int
-	branch         bool
+	branches       int // that the calls take turns in; 0 for main
 }
 
 func (sc scenario) String() string {
@@ -28,8 +28,8 @@ func (sc scenario) String() string {
 		era = "modern"
 	}
 	s := fmt.Sprintf("%s host, %s, %s upstream, %s, %s", sc.host, era, sc.upstream, plural(sc.clients, "client"), bytesName(sc.size))
-	if sc.branch {
-		s += ", in a branch"
+	if sc.branches > 0 {
+		s += ", in " + plural(sc.branches, "branch")
 	}
 	return s
 }
@@ -37,6 +37,9 @@ func (sc scenario) String() string {
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
+	}
+	if what == "branch" {
+		what += "e"
 	}
 	return strconv.Itoa(n) + " " + what + "s"
 }
@@ -67,14 +70,14 @@ type lane struct {
 	sc      scenario
 	s       *server
 	session string
-	args    string
+	args    []string // of the calls, which take turns
 	nextID  atomic.Int64
 }
 
 // openLane starts the session that all clients of the scenario share: as many
 // sessions would be as many upstream processes, and the load theirs.
 func openLane(s *server, sc scenario) (*lane, error) {
-	l := &lane{sc: sc, s: s, args: fmt.Sprintf(`{"size":%d}`, sc.size)}
+	l := &lane{sc: sc, s: s, args: []string{fmt.Sprintf(`{"size":%d}`, sc.size)}}
 	l.nextID.Store(1)
 	c, err := l.dial()
 	if err != nil {
@@ -99,12 +102,15 @@ func openLane(s *server, sc scenario) (*lane, error) {
 	if _, err := c.call(l.id(), "tools/list", "", ""); err != nil { // as hosts do before they call
 		return nil, fmt.Errorf("tools/list: %w", err)
 	}
-	if sc.branch && s.config != "" { // the others have no branches: for them the load is the same without
-		id, err := l.openBranch(c)
-		if err != nil {
-			return nil, err
+	if sc.branches > 0 && s.config != "" { // the others have no branches: for them the load is the same without
+		l.args = nil
+		for range sc.branches {
+			id, err := l.openBranch(c)
+			if err != nil {
+				return nil, err
+			}
+			l.args = append(l.args, fmt.Sprintf(`{"size":%d,"branch_id":%q}`, sc.size, id))
 		}
-		l.args = fmt.Sprintf(`{"size":%d,"branch_id":%q}`, sc.size, id)
 	}
 	return l, nil
 }
@@ -140,9 +146,15 @@ func (l *lane) dial() (caller, error) {
 	return dialHTTP(l.s.endpoint, l.session, l.sc.modern)
 }
 
+// text makes the next call.
+func (l *lane) text(c caller) ([]byte, error) {
+	id := l.id()
+	return c.call(id, "tools/call", "text", l.args[id%len(l.args)])
+}
+
 // call makes one call and checks that the answer is a text of the right size.
 func (l *lane) call(c caller) error {
-	answer, err := c.call(l.id(), "tools/call", "text", l.args)
+	answer, err := l.text(c)
 	switch {
 	case err != nil:
 		return err

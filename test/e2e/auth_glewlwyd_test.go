@@ -22,9 +22,8 @@ import (
 	"testing"
 )
 
-// glewlwydSchema makes glewlwyd's database. It is in Debian's package, and stays where documentation is
-// left out.
-const glewlwydSchema = "/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3"
+// glewlwydFiles is Debian's package of glewlwyd, unpacked by .ci/deps.
+const glewlwydFiles = "../debian/glewlwyd/usr"
 
 // glewlwyd is Debian's authorization server glewlwyd, with a database of its own.
 type glewlwyd struct {
@@ -38,10 +37,13 @@ type glewlwyd struct {
 // newGlewlwyd runs glewlwyd. resources are those for which it gives tokens.
 func newGlewlwyd(t *testing.T, resources ...string) realServer {
 	t.Helper()
-	bin, err := exec.LookPath("glewlwyd")
-	schema, err2 := os.ReadFile(glewlwydSchema)
-	if err != nil || err2 != nil {
-		t.Fatalf("there is no glewlwyd (%v, %v): make deps installs it", err, err2)
+	files, err := filepath.Abs(glewlwydFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := os.ReadFile(filepath.Join(files, "share/dbconfig-common/data/glewlwyd/install/sqlite3"))
+	if err != nil {
+		t.Fatalf("there is no glewlwyd (%v): make deps unpacks it", err)
 	}
 	dir := t.TempDir()
 	db, err := sql.Open("sqlite", filepath.Join(dir, "db"))
@@ -61,9 +63,9 @@ func newGlewlwyd(t *testing.T, resources ...string) realServer {
 	w := &glewlwyd{t: t, at: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	jar, _ := cookiejar.New(nil)
 	w.admin = &http.Client{Jar: jar}
-	write(t, filepath.Join(dir, "conf"), fmt.Sprintf(`port=%d
+	write(t, filepath.Join(dir, "conf"), fmt.Sprintf(`port=%[1]d
 bind_address="127.0.0.1"
-external_url=%q
+external_url=%[2]q
 login_url="login.html"
 api_prefix="api"
 log_mode="console"
@@ -73,15 +75,15 @@ session_expiration=86400
 admin_scope="g_admin"
 profile_scope="g_profile"
 login_api_enabled=true
-user_module_path="/usr/lib/glewlwyd/user"
-client_module_path="/usr/lib/glewlwyd/client"
-user_auth_scheme_module_path="/usr/lib/glewlwyd/scheme"
-plugin_module_path="/usr/lib/glewlwyd/plugin"
+user_module_path="%[4]s/user"
+client_module_path="%[4]s/client"
+user_auth_scheme_module_path="%[4]s/scheme"
+plugin_module_path="%[4]s/plugin"
 hash_algorithm="SHA512"
-database = { type = "sqlite3"; path = %q; };
-`, port, w.at, filepath.Join(dir, "db")))
+database = { type = "sqlite3"; path = %[3]q; };
+`, port, w.at, filepath.Join(dir, "db"), filepath.Join(files, "lib/glewlwyd")))
 	out := &buffer{}
-	cmd := exec.Command(bin, "--config-file="+filepath.Join(dir, "conf"))
+	cmd := exec.Command(filepath.Join(files, "bin/glewlwyd"), "--config-file="+filepath.Join(dir, "conf"))
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func TestBatch(t *testing.T) {
 			t.Errorf("the batch cost its caller %d tokens, want under 500", n+tokens(t, args))
 		}
 		h := handleIn(t, text)
-		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": `[.[]|select(.error)|.step]`})); got != "[10]" {
+		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": `[.[]|select(.error)|.step]`})); !strings.HasSuffix(got, "[10]") {
 			t.Errorf("jq over all results = %q, want [10]", got)
 		}
 		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "grep": "card expired"})); !strings.Contains(got, "ord-7731") {
@@ -186,6 +186,31 @@ func TestBatchFails(t *testing.T) {
 	}
 	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": handleIn(t, got)})); !strings.Contains(got, long) {
 		t.Errorf("the rest of the error is %s", got)
+	}
+}
+
+// jq over results reads what jq of branch_read reads: JSON among other text, YAML, XML and CSV.
+func TestJQOverResults(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), "run: {allow: [\"**\"]}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	var each []string
+	for _, text := range []string{
+		`{"a": [1, 2]}`, "npm warn x\n{\"a\": [1, 2]}\nexit status 1\n", "{\"a\":1}\n{\"a\":2}\n", "a:\n- 1\n- 2\n", "<a><b>1</b><b>2</b></a>", "a,b\n1,2\n", "2026-11-23 is prose",
+	} {
+		each = append(each, `{"result":{"content":[{"type":"text","text":`+jsonText(t, text)+`}]}}`)
+	}
+	const jq = `[.[]|[.result|if type=="object" then .a else . end|if type=="object" then .b else . end|length],.text[:1]]`
+	const want = `[[2],null,[2],"n",[2],"{",[2],"a",[2],"<",[1],"a",[19],null]`
+	got := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__raw","each":[`+strings.Join(each, ",")+`],"jq":`+jsonText(t, jq)+`}`))
+	for _, want := range []string{want, "[jq skipped what is not JSON: 2 lines] (1 of 7 results", "[jq read YAML as JSON] (1 of 7", "[jq read XML", "[jq read CSV"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("branch_run with jq answers %s, want %s", got, want)
+		}
+	}
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": handleIn(t, got), "jq": jq})); !strings.HasSuffix(got, want) {
+		t.Errorf("branch_read with jq answers %s, want %s", got, want)
 	}
 }
 

@@ -312,3 +312,39 @@ func TestQuestionFlood(t *testing.T) {
 		})
 	}
 }
+
+// Of many principals those that have not called for longest are forgotten: foldgate reads their lists anew.
+func TestManyPrincipalsAreForgotten(t *testing.T) {
+	t.Parallel()
+	const principals = 1100
+	config := "upstreams:\n  fake: {share: everyone, " + fakeUpstream(t, "stdio", "legacy") + "}\nprincipals:\n"
+	for n := range principals {
+		config += fmt.Sprintf("  user%d: {token: %s}\n", n, userToken(n))
+	}
+	g := newGateway(t, config)
+	at := g.http()
+	list := func(n int) {
+		c := mcpclient.HTTP(at, mcpclient.Modern, "Authorization", "Bearer "+userToken(n))
+		defer c.Close()
+		if m := call(t, c, testContext(t), "tools/list", "{}"); !strings.Contains(string(m.Result), "fake__echo") {
+			t.Fatalf("user%d lists %.300s %s", n, m.Result, m.Error)
+		}
+	}
+	read := func(n int) (times int) { // how often foldgate read the list for a principal
+		for _, r := range g.trace("--principal", fmt.Sprint("user", n), "--server", "fake") {
+			if r.From == "foldgate" && strings.Contains(r.Kind, "request") {
+				times++
+			}
+		}
+		return times
+	}
+	for n := range principals {
+		list(n)
+	}
+	list(0)
+	list(principals - 1)
+	until(t, "the list is read again for the one who was away", func() bool { return read(0) == 2 })
+	if n := read(principals - 1); n != 1 {
+		t.Errorf("the list was read %d times for the last principal, want once", n)
+	}
+}

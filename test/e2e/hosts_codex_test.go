@@ -132,8 +132,8 @@ func execCodex(t *testing.T, r *hostRun) {
 	r.command(t, bin, []string{"exec", "--strict-config", "--json", "--skip-git-repo-check", "--ephemeral", "find why more payments fail"})
 }
 
+// Codex asks for tools only when it starts, so the servers must be up by then: no other test runs beside it.
 func TestCodex(t *testing.T) {
-	t.Parallel()
 	testHost(t, codex{}, codex{})
 }
 
@@ -141,14 +141,13 @@ func TestCodex(t *testing.T) {
 // program around a call and the words around its output are Codex's own, about 20 tokens more
 // than for a plain call.
 func TestCodexCodeMode(t *testing.T) {
-	t.Parallel()
 	var jobs []job
 	for _, j := range foldedJobs(codeMode{}) {
 		if strings.HasPrefix(j.name, "P1 batch") || strings.HasPrefix(j.name, "P2") || strings.HasPrefix(j.name, "P3") {
 			jobs = append(jobs, j)
 		}
 	}
-	r := newHostRun(t, mainAgent(jobs))
+	r := newHostRun(t, append(runners(), mainAgent(jobs))...)
 	g := r.behindGateway(t, true)
 	codeMode{}.run(t, r)
 	main, begin, _ := r.growth(t, codeMode{}, jobs)

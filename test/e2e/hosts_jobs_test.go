@@ -72,6 +72,20 @@ func createBranch(h host) llmstub.Turn {
 	return llmstub.Use(h.use("foldgate", "branch_create", `{"description":"find why more payments fail"}`))
 }
 
+// runners are the agents that play the models of the branches that run by themselves.
+func runners() []llmstub.Agent {
+	all := llmstub.Reply{}
+	for _, name := range fixtures.Names {
+		all.Calls = append(all.Calls, llmstub.Call{Name: readTool, Arguments: fmt.Sprintf(`{"path":%q}`, name)})
+	}
+	reading := func(llmstub.Request) (llmstub.Reply, error) { return all, nil }
+	return []llmstub.Agent{
+		{Name: "run P1", Match: isTold("Task: find why"), Play: llmstub.Script(reading, llmstub.Say(hostAnswer))},
+		{Name: "run P2", Match: isTold("Task: name"), Play: llmstub.Script(reading, llmstub.Say("eu-central-1 (deploy/values.yaml)"))},
+		{Name: "run P3", Match: isTold("Task: try"), Play: llmstub.Script(reading, llmstub.Say("no: the client sends none (src/scan.go)"))},
+	}
+}
+
 // isTold matches the context of a subagent by its prompt.
 func isTold(task string) func(llmstub.Request) bool {
 	return func(r llmstub.Request) bool {
@@ -137,6 +151,13 @@ func foldedJobs(h host) []job {
 			batch(h, map[string]any{"tool": readTool, "each": each(q.file), "jq": q.jq}),
 		}})
 	}
+	run := func(name string, limit int, arguments map[string]any) {
+		arguments["run"] = true
+		jobs = append(jobs, job{name: name, limit: limit, turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", "branch_create", compactJSON(arguments)))}})
+	}
+	run("P1 run", 160, map[string]any{"description": "find why more payments fail", "prompt": question})
+	run("P2 run", 140, map[string]any{"description": "name the region of the deployment", "prompt": "Read deploy/values.yaml."})
+	run("P3 run that fails", 120, map[string]any{"description": "try idempotency keys", "budget": 400})
 	return append(jobs,
 		job{name: "P3 attempt without a match", limit: 120, turns: []llmstub.Turn{
 			batch(h, map[string]any{"tool": readTool, "each": each("docs/runbook.md", "docs/incidents.md"), "grep": "idempotency"}),
@@ -168,13 +189,14 @@ func plainJobs(h host) []job {
 func testHost(t *testing.T, folded, plain host) {
 	t.Run("folded", func(t *testing.T) {
 		jobs := foldedJobs(folded)
-		r := newHostRun(t, append(scouts(folded), mainAgent(jobs))...)
+		r := newHostRun(t, append(append(scouts(folded), runners()...), mainAgent(jobs))...)
 		g := r.behindGateway(t, folded.overHTTP())
 		folded.run(t, r)
 		main, begin, _ := r.growth(t, folded, jobs)
 		for job, want := range map[string]string{
 			"small": "a note of 17 bytes", "error": "ENOENT", "P1 batch": "docs/incidents.md",
 			"P3 attempt without a match": "no match", "P3 attempt that fails": "ENOENT",
+			"P1 run": hostAnswer, "P2 run": "eu-central-1", "P3 run that fails": "budget_exhausted",
 			"P2 task 1": research[0].want, "P2 task 4": research[3].want,
 			"two halves": folded.half("one", `{"other":2}`), "two halves of an error": folded.half("one", `{"other":2}`),
 		} {

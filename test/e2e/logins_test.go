@@ -15,9 +15,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
@@ -346,6 +349,15 @@ func TestLoginOfPerson(t *testing.T) {
 		received = append(append(received, c.Received()...), []byte(printed))
 		g.stop()
 		g.keepsTokens(received)
+		var logins []string
+		for _, r := range traceAs[audited](g, "--kind", "system/access", "--server", "fake") {
+			logins = append(logins, r.From+string(r.Payload))
+		}
+		user := strconv.Itoa(os.Getuid())
+		want := []string{`operator{"action":"login","scopes":["mcp"],"user":"` + user + `"}`, `operator{"action":"login","scopes":["mcp","write"],"user":"` + user + `"}`, `operator{"action":"logout","user":"` + user + `"}`}
+		if diff := cmp.Diff(want, logins); diff != "" {
+			t.Errorf("records of the logins (-want +got):\n%s", diff)
+		}
 	})
 }
 

@@ -7,7 +7,6 @@ package e2e
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -70,7 +69,6 @@ func testContext(t *testing.T) context.Context {
 // gateway is one configuration, with the log and the state of the runs of the binary on it.
 type gateway struct {
 	t      *testing.T
-	bin    string // the binary; "" is foldgateBin
 	dir    string // of the configuration
 	config string
 	log    buffer // standard error of all runs
@@ -103,7 +101,7 @@ func write(t *testing.T, file, text string) {
 
 // command is the binary with the gateway's configuration.
 func (g *gateway) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(cmp.Or(g.bin, foldgateBin), append(args, "--config", g.config)...)
+	cmd := exec.Command(foldgateBin, append(args, "--config", g.config)...)
 	cmd.Dir = g.dir
 	cmd.Stderr = &g.log
 	return cmd

@@ -141,11 +141,12 @@ type record struct {
 			Used   int `json:"branch_used"`
 			Budget int `json:"branch_budget"`
 		}
-		IsError bool `json:"is_error"`
-		Rung    string
-		Thread  string
-		Late    bool
-		Lost    bool
+		Injection struct{ Action string }
+		IsError   bool `json:"is_error"`
+		Rung      string
+		Thread    string
+		Late      bool
+		Lost      bool
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -200,6 +201,7 @@ func TestRebuildIsExact(t *testing.T) {
 					"run: {allow: [\"fake__*\"]}\npolicy: {rules: [{name: no-touch, deny: [fake__touch]}]}\nbudgets:\n  limits:\n"+all+more)))
 			}
 			pending := 0
+			var answered atomic.Int64
 			for round := range rounds {
 				var wg sync.WaitGroup
 				var kill []func()
@@ -207,7 +209,11 @@ func TestRebuildIsExact(t *testing.T) {
 				for i, g := range gateways {
 					at := g.http()
 					g.ends = g.ends[:len(g.ends)-1] // it is killed
-					kill = append(kill, func() { _ = syscall.Kill(g.pid, syscall.SIGKILL) })
+					pid := g.pid
+					kill = append(kill, func() {
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+						until(t, "the gateway is gone", func() bool { return syscall.Kill(pid, 0) != nil })
+					})
 					for j, who := range []string{"alice", "bob", "alice"} {
 						era := []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern}[(j+round)%2]
 						c := mcpclient.HTTP(at, era, "Authorization", "Bearer "+tokenOf[who])
@@ -226,8 +232,11 @@ func TestRebuildIsExact(t *testing.T) {
 							for range steps {
 								u.step()
 							}
-							go func() { // it is under way when the gateway is killed
-								_, _ = c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{"result":{},"wait":%q,"text":%q}}`, wait, strings.Repeat("lion ", u.rand.IntN(900))))
+							go func() { // it is under way when the gateway is killed, or a spent limit has refused it
+								_, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{"result":{},"wait":%q,"text":%q}}`, wait, strings.Repeat("lion ", u.rand.IntN(900))))
+								if err == nil {
+									answered.Add(1)
+								}
 							}()
 						})
 						pending++
@@ -235,7 +244,7 @@ func TestRebuildIsExact(t *testing.T) {
 				}
 				wg.Wait()
 				until(t, "the upstream has the last calls", func() bool {
-					had := 0
+					had := int(answered.Load())
 					for _, line := range recordedMethod(t, record, "tools/call") {
 						had += strings.Count(line, ".wait")
 					}
@@ -278,6 +287,72 @@ func TestRebuildIsExact(t *testing.T) {
 				t.Errorf("before the loss and after the rebuild:\n%s", diff)
 			}
 		})
+	}
+}
+
+// A flood of notifications of which most have no record of their own is counted all the same, by all that
+// limits count by.
+func TestRebuildOfAFlood(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, `    - {name: main, match: {context: main}, per: session, tokens: 10M, window: 1mo}
+    - {name: branches, match: {context: branch}, per: principal, tokens: 10M, window: 1mo}
+    - {name: tools, match: {tool: "fake__*"}, per: tool, tokens: 10M, window: 1mo}
+    - {name: servers, per: server, tokens: 10M, window: 1mo}
+    - {name: everyone, per: all, tokens: 10M, calls: 1k, window: 1mo}
+`, principals()))
+	at := g.http()
+	for i, who := range []string{"alice", "bob"} {
+		c := g.as(t, at, []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern}[i], who)
+		call(t, c, ctx, "tools/list", `{}`)
+		for _, branch := range []string{"", create(t, c, ctx, map[string]any{"budget": 32768}).BranchID} {
+			if m, err := c.Call(ctx, "tools/call", `{"name":"fake__log","arguments":{"count":5000,"params":{"level":"error","data":"a"},"branch_id":"`+branch+`"},"_meta":{"io.modelcontextprotocol/logLevel":"debug"}}`); err != nil || m.Error != nil {
+				t.Fatal(m, err)
+			}
+		}
+	}
+	used := func() map[string]int64 {
+		g.http()
+		g.stop() // what is reserved goes back
+		g.http()
+		var states []control.Budget
+		if err := json.Unmarshal([]byte(g.output("budgets", "--json")), &states); err != nil {
+			t.Fatal(err)
+		}
+		g.stop()
+		of := map[string]int64{}
+		for _, s := range states {
+			of[s.Limit+" of "+s.Subject] = s.TokensUsed
+		}
+		return of
+	}
+	g.stop()
+	before := used()
+	lost, err := filepath.Glob(filepath.Join(g.dir, "state", "budgets.db*"))
+	if err != nil || len(lost) == 0 {
+		t.Fatalf("no store: %v", err)
+	}
+	for _, file := range lost {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts are at least what 1 trace ") {
+		t.Errorf("budgets rebuild says %q", out)
+	}
+	if diff := cmp.Diff(before, used()); diff != "" || before["everyone of "] < 20_000 {
+		t.Errorf("of a flood of 20000 notifications, before the loss and after the rebuild:\n%v\n%s", before, diff)
+	}
+	leftOut := 0
+	for _, r := range traceAs[struct {
+		Audit struct {
+			LeftOut int `json:"left_out"`
+		}
+	}](g, "--kind", "system/warning") {
+		leftOut += r.Audit.LeftOut
+	}
+	if leftOut < 1000 {
+		t.Errorf("%d notifications have no record of their own, want most", leftOut)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/foldgate/foldgate/test/fixtures"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -55,7 +56,7 @@ func TestSearch(t *testing.T) {
 		if definition != `{"name":"fake__echo","description":"test tool","inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":9007199254740993}},"x-future":1.0}}` || !strings.Contains(note, "fake (18)") {
 			t.Errorf("found %s", found)
 		}
-		if all := text(t, c, ctx, "find_tools", `{"server":"fake","limit":3}`); strings.Count(all, "inputSchema") != 3 || strings.Count(all, "\nfake__") != 10 {
+		if all := text(t, c, ctx, "find_tools", `{"server":"fake","limit":3}`); strings.Count(all, "inputSchema") != 3 || strings.Count(all, "\nfake__") != 11 || strings.Count(all, " fake__") != 4 {
 			t.Errorf("all of fake: %s", all)
 		}
 		for args, says := range map[string]string{
@@ -183,7 +184,7 @@ func TestSearchPolicy(t *testing.T) {
 				if found := text(t, bob, ctx, "find_tools", `{"query":"echo pid"}`); strings.Contains(found, "inputSchema") {
 					t.Errorf("bob finds %s", found)
 				}
-				before := len(recorded(t, file))
+				before := len(recordedMethod(t, file, "tools/call"))
 				for _, name := range []string{"fake__echo", "fake__pid", "fake__raw"} {
 					direct, by := tool(t, bob, ctx, name, `{"sql":"SELECT"}`), through(t, bob, ctx, name, `{"sql":"SELECT"}`, "")
 					if string(direct.Result) != string(by.Result) || !parseResult(t, by).IsError {
@@ -193,7 +194,7 @@ func TestSearchPolicy(t *testing.T) {
 				if strings.Contains(string(through(t, bob, ctx, "fake__ecko", `{}`, "").Result), "fake__echo") {
 					t.Error("bob is told the name of a tool that he must not see")
 				}
-				if sent := recorded(t, file)[before:]; len(sent) > 0 {
+				if sent := recordedMethod(t, file, "tools/call")[before:]; len(sent) > 0 {
 					t.Errorf("the server got %s", sent)
 				}
 				if m := through(t, alice, ctx, "fake__echo", `{"sql":"DROP"}`, ""); !strings.Contains(string(m.Result), "only if") {
@@ -249,6 +250,50 @@ func TestSearchAuto(t *testing.T) {
 			g.stop()
 		}
 	})
+}
+
+// A call by call_tool that becomes a task is the task of the real tool: its result folds, and the branch of
+// the call pays.
+func TestSearchTask(t *testing.T) {
+	t.Parallel()
+	ctx, file := testContext(t), recordFile(t)
+	g := newGateway(t, fakeConfig(file, "tools: {mode: search}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{"budget": 2000}).BranchID
+	made := call(t, c, ctx, "tools/call", `{"name":"call_tool","task":{"ttl":60000},"arguments":{"name":"fake__raw","branch_id":"`+b+`","arguments":{"result":{"task":{"taskId":"t1","status":"working"}}}}}`)
+	if !strings.Contains(string(made.Result), `"taskId":"t1"`) {
+		t.Fatalf("call_tool = %s", made.Result)
+	}
+	sent := recordedMethod(t, file, "tools/call")
+	if last := sent[len(sent)-1]; !strings.Contains(last, `"name":"raw"`) || !strings.Contains(last, `"task":{"ttl":60000}`) || strings.Contains(last, "call_tool") {
+		t.Errorf("the server got %s", last)
+	}
+	before := statusOf(t, c, ctx, b).BudgetUsed
+	m := call(t, c, ctx, "tasks/result", `{"taskId":"t1"}`)
+	if used := statusOf(t, c, ctx, b).BudgetUsed - before; used != resultTokens(t, m) || !strings.Contains(said(t, m), "[Folded") {
+		t.Errorf("the branch was charged %d tokens for a preview of %d: %.100s", used, resultTokens(t, m), said(t, m))
+	}
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": handleIn(t, said(t, m)), "lines": "4000", "branch_id": b})); got != "a row of the task's result" {
+		t.Errorf("the last line of the stored result is %q", got)
+	}
+}
+
+// A secret in a definition is not in what find_tools finds, nor can it be found.
+func TestSearchScrubs(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	secret := fixtures.Secret()
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q]}\ntools: {mode: search}\n", fakeserverBin, " "+secret))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, args := range []string{`{"query":"echo"}`, `{"server":"fake","limit":20}`} {
+		if found := text(t, c, ctx, "find_tools", args); strings.Contains(found, secret) || !strings.Contains(found, `"description":"test tool [REDACTED:`) {
+			t.Errorf("find_tools %s = %s", args, found)
+		}
+	}
+	if found := text(t, c, ctx, "find_tools", `{"query":"`+secret+`"}`); strings.Contains(found, "inputSchema") || strings.Contains(found, secret) {
+		t.Errorf("the secret finds %s", found)
+	}
+	g.stop()
 }
 
 // The tools of servers that we did not write are found by what they do, and called.

@@ -5,6 +5,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -184,4 +186,48 @@ func TestShareSurvivesTheEnd(t *testing.T) {
 	until(t, "the subscription is made again without a call", func() bool { return len(recordedMethod(t, file, "resources/subscribe")) == 2 })
 	until(t, "the host hears that it may have missed an update", func() bool { return b.heard.has("resources/updated") > 0 })
 	until(t, "the host hears that the lists may have changed", func() bool { return b.heard.has("tools/list_changed") > 0 })
+}
+
+// A principal's first connection gets the lists that a server gave to another principal, also in an earlier
+// process, while its own server starts.
+func TestStoredListsOfSeveralPrincipals(t *testing.T) {
+	t.Parallel()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			t.Parallel()
+			hang := filepath.Join(t.TempDir(), "hang")
+			server := fmt.Sprintf(`command: [sh, -c, "test -e %s && exec sleep 1000; exec %s -era legacy"]`, hang, fakeserverBin)
+			config := "upstreams:\n  fake: {" + server + "}\nprincipals:\n"
+			for n := range 4 {
+				config += fmt.Sprintf("  user%d: {token: %s}\n", n, userToken(n))
+			}
+			g := newGateway(t, config)
+			list := func(at string, n int) string {
+				c := mcpclient.HTTP(at, era, "Authorization", "Bearer "+userToken(n))
+				g.closes(c)
+				if _, err := c.Start(testContext(t)); err != nil {
+					t.Fatal(err)
+				}
+				return string(call(t, c, testContext(t), "tools/list", "{}").Result)
+			}
+			at := g.http()
+			until(t, "the list is stored", func() bool {
+				text, _ := os.ReadFile(filepath.Join(g.dir, "state", "upstreams.json"))
+				return strings.Contains(list(at, 0), "fake__echo") && strings.Contains(string(text), "tools/list")
+			})
+			write(t, hang, "")
+			for _, n := range []int{1, 2} {
+				if got := list(at, n); !strings.Contains(got, "fake__echo") || !strings.Contains(got, "branch_create") {
+					t.Errorf("user%d, whose server does not answer, gets %.300s", n, got)
+				}
+			}
+			g.stop()
+			at = g.http()
+			for _, n := range []int{0, 3} {
+				if got := list(at, n); !strings.Contains(got, "fake__echo") || !strings.Contains(got, "branch_create") {
+					t.Errorf("after a restart user%d, whose server does not answer, gets %.300s", n, got)
+				}
+			}
+		})
+	}
 }

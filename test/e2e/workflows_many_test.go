@@ -8,29 +8,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // Ten thousand workflows opened at once have ten thousand handles (W14).
 func TestWorkflowManyHandles(t *testing.T) {
 	t.Parallel()
 	const all, hosts = 10_000, 16
-	dir := t.TempDir() // the race detector would take minutes for so many calls
-	bin, err := testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate", "-race=false")
-	if err != nil {
-		t.Fatal(err)
-	}
-	signals, err := testbin.Build(dir, "github.com/foldgate/foldgate/test/demoserver", "-race=false")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGateway(t, strings.ReplaceAll(signalsConfig(recordFile(t), ""), demoserverBin, signals)+"trace: {sync: never, payload: none}\n")
-	g.bin = bin
+	g := newGateway(t, signalsConfig(recordFile(t), "")+"trace: {sync: never, payload: none}\n")
 	at := g.http()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: hosts}}
 	t.Cleanup(client.CloseIdleConnections)

@@ -68,6 +68,6 @@ func (chat) write(w *stream, id string, reply Reply) {
 	}
 	chunk(object{}, finish)
 	w.event("", object{"id": id, "object": "chat.completion.chunk", "created": 1, "model": "stub", "choices": []any{},
-		"usage": object{"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
+		"usage": object{"prompt_tokens": reply.Input, "completion_tokens": reply.Output, "total_tokens": reply.Input + reply.Output}})
 	w.line("", "[DONE]")
 }

@@ -45,6 +45,12 @@ type Agent struct {
 type Reply struct {
 	Text  string
 	Calls []Call
+	// Status is the HTTP status of an answer without a turn, 0 for a turn.
+	Status int
+	// Cut ends the stream in the middle.
+	Cut bool
+	// Input and Output are the usage that the stub reports; 0 means 1.
+	Input, Output int
 }
 
 // Call is a use of a tool. Input, where it is not empty, makes it a call of a
@@ -165,7 +171,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, d dialect) {
 	}
 	var reply Reply
 	if err == nil {
-		q.API, q.Body = d.path(), body
+		q.API, q.Body, q.Header = d.path(), body, r.Header
 		reply, err = s.answer(&q)
 	}
 	s.mu.Lock()
@@ -185,9 +191,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, d dialect) {
 		http.Error(w, `{"type":"error","error":{"type":"invalid_request_error","message":"the script failed, see Faults"}}`, http.StatusBadRequest)
 		return
 	}
+	if reply.Status != 0 {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(reply.Status)
+		_, _ = fmt.Fprintf(w, `{"type":"error","error":{"type":"stub_error","message":"the stub answers %d"}}`, reply.Status)
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	d.write(&stream{w: w}, id, reply)
+	reply.Input, reply.Output = max(reply.Input, 1), max(reply.Output, 1)
+	d.write(&stream{w: w, cut: reply.Cut}, id, reply)
 }
 
 func (s *Server) answer(q *Request) (Reply, error) {

@@ -83,7 +83,7 @@ func (m Message) with(raw json.RawMessage) Message {
 func (messages) write(w *stream, id string, reply Reply) {
 	w.event("message_start", object{"type": "message_start", "message": object{
 		"id": id, "type": "message", "role": "assistant", "model": "stub", "content": []any{},
-		"stop_reason": nil, "stop_sequence": nil, "usage": object{"input_tokens": 1, "output_tokens": 1}}})
+		"stop_reason": nil, "stop_sequence": nil, "usage": object{"input_tokens": reply.Input, "output_tokens": 1}}})
 	n := 0
 	block := func(start object, deltas []object) {
 		w.event("content_block_start", object{"type": "content_block_start", "index": n, "content_block": start})
@@ -109,6 +109,6 @@ func (messages) write(w *stream, id string, reply Reply) {
 		}
 		block(object{"type": "tool_use", "id": c.ID, "name": c.Name, "input": object{}}, deltas)
 	}
-	w.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": object{"output_tokens": 1}})
+	w.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": object{"output_tokens": reply.Output}})
 	w.event("message_stop", object{"type": "message_stop"})
 }

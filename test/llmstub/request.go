@@ -3,6 +3,7 @@ package llmstub
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 )
 
 // Request is a request of a host to its model.
@@ -11,8 +12,9 @@ type Request struct {
 	API string
 	// Agent is the name of the agent that answered.
 	Agent string
-	// Body is the request as it came.
-	Body json.RawMessage
+	// Body is the request as it came, Header the header of HTTP.
+	Body   json.RawMessage
+	Header http.Header
 	// Model, System and Tools (names) are as the host set them. System has the instructions that
 	// it sent beside the messages.
 	Model, System string

@@ -2,8 +2,10 @@ package llmstub
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // stream writes server-sent events. After an error it writes nothing more: the
@@ -11,7 +13,10 @@ import (
 type stream struct {
 	w    http.ResponseWriter
 	fail error
+	cut  bool // the stream ends where its end is told
 }
+
+var errCut = errors.New("cut")
 
 type object = map[string]any
 
@@ -25,6 +30,9 @@ func (s *stream) event(name string, data any) {
 }
 
 func (s *stream) line(name, data string) {
+	if s.cut && (data == "[DONE]" || strings.Contains(data, `"finish_reason":"`) || strings.Contains(data, `"message_delta"`)) {
+		s.fail = errCut
+	}
 	if s.fail != nil {
 		return
 	}
