@@ -26,13 +26,7 @@ func newRedis(t testing.TB, args ...string) *redisServer {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("there is no redis-server: install it, for example by \"apt-get install redis-server\"")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
-	r := &redisServer{dir: t.TempDir(), port: port, args: args}
+	r := &redisServer{dir: t.TempDir(), port: freePort(t), args: args}
 	r.start(t)
 	t.Cleanup(r.kill)
 	return r

@@ -17,16 +17,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/test/freeport"
 )
 
-func freePort(t *testing.T) string {
+func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Get()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
 }
 

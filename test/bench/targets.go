@@ -4,8 +4,8 @@ package main
 
 import (
 	"fmt"
-	"net"
 
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -154,12 +154,8 @@ func (r *rig) peer(name, script string, args func(port string) []string) (*serve
 	if err != nil {
 		return nil, err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Get()
 	if err != nil {
-		return nil, err
-	}
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	if err := ln.Close(); err != nil {
 		return nil, err
 	}
 	return r.start(name, "http://127.0.0.1:"+port+"/mcp", r.dir, []string{"NODE_ENV=production"},

@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -54,16 +53,11 @@ func newGlewlwyd(t *testing.T, resources ...string) realServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	w := &glewlwyd{t: t, at: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	port := freePort(t)
+	w := &glewlwyd{t: t, at: "http://127.0.0.1:" + port}
 	jar, _ := cookiejar.New(nil)
 	w.admin = &http.Client{Jar: jar}
-	write(t, filepath.Join(dir, "conf"), fmt.Sprintf(`port=%[1]d
+	write(t, filepath.Join(dir, "conf"), fmt.Sprintf(`port=%[1]s
 bind_address="127.0.0.1"
 external_url=%[2]q
 login_url="login.html"

@@ -76,12 +76,7 @@ func TestConformance(t *testing.T) {
 // conformanceServer runs the SDK's conformance server on HTTP.
 func conformanceServer(t *testing.T, bin string, stateless bool) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := "127.0.0.1:" + freePort(t)
 	cmd := exec.Command(bin, "-http="+addr, fmt.Sprintf("-stateless=%v", stateless))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -65,13 +65,7 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 	var ports, nodes []string
 	var all []*os.Process
 	for range 6 {
-		bus, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, busPort, _ := net.SplitHostPort(bus.Addr().String())
-		_ = bus.Close()
-		port, p := redisPort(t, "--cluster-enabled", "yes", "--cluster-port", busPort, "--cluster-node-timeout", "1000",
+		port, p := redisPort(t, "--cluster-enabled", "yes", "--cluster-port", freePort(t), "--cluster-node-timeout", "1000",
 			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
 		ports, nodes, all = append(ports, port), append(nodes, "127.0.0.1:"+port), append(all, p)
 	}

@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -584,13 +583,7 @@ func redisServer(t *testing.T, args ...string) (url string, start func() *os.Pro
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(`there is no redis-server: install it, for example by "apt-get install redis-server"`)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
-	dir := t.TempDir()
+	port, dir := freePort(t), t.TempDir()
 	return "redis://127.0.0.1:" + port, func() *os.Process {
 		t.Helper()
 		cmd := exec.Command("redis-server", append(args, "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--save", "")...)

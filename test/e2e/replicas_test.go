@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/test/fixtures"
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 	"github.com/foldgate/foldgate/test/testbin"
 )
@@ -88,12 +88,10 @@ func newFleet(t *testing.T, n int, config string) *fleet {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Get()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
 }
 

@@ -149,12 +149,7 @@ func TestRestartedHTTPUpstream(t *testing.T) {
 	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().String()
-		_ = l.Close()
+		addr := "127.0.0.1:" + freePort(t)
 		start := func() *exec.Cmd {
 			cmd := exec.Command(fakeserverBin, "-http", addr, "-era", "both")
 			if err := cmd.Start(); err != nil {
