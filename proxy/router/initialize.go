@@ -94,7 +94,18 @@ func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte
 			}
 		}
 	}
+	if rt.Settings().Config.LLM.Runs() {
+		all = slices.Insert(all, 0, []byte(ownTasks(s.Era)))
+	}
 	return catalog.Capabilities(all), rt.instructions(ctx, waiting, s)
+}
+
+// ownTasks are the capabilities of foldgate's own tools that can be tasks.
+func ownTasks(e wire.Era) string {
+	if e.TypedResults {
+		return `{"extensions":{"` + wire.TasksExtension + `":{}}}`
+	}
+	return `{"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}}`
 }
 
 // instructions returns the instructions of foldgate, then those of each server under its name.

@@ -441,6 +441,10 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	c.Target.Metered = true // a model may read the answer
 	var t task              // that the call names
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
+		if rt.Tools.HasTask(c, id) {
+			c.Target.Name, c.Target.Control = "branch_create", true
+			return (*request).answerOwnTask
+		}
 		t = r.s.tasks.task(id)
 		if one := st.One(t.server); one != nil {
 			owners = one
@@ -457,10 +461,19 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 		// Over a connection of everyone a host could ask for the tasks of another principal.
 		return srv.Builtin() || srv.Everyone() && strings.HasPrefix(c.Target.Method, "tasks/") && t.server != srv.Key
 	})
-	if len(owners) == 0 {
-		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
+	own := st.Config.LLM.Runs() && strings.HasPrefix(c.Target.Method, "tasks/")
+	switch {
+	case own && c.Target.Method == "tasks/list" && !r.s.Era.TypedResults:
+		if len(owners) > 0 {
+			r.toServers(c, owners)
+		}
+		return (*request).answerTaskList
+	case len(owners) > 0:
+		return r.toServers(c, owners)
+	case own && r.s.Era.Has(c.Target.Method):
+		return refuse(invalidParams("Unknown task: it is over, or was never made"))
 	}
-	return r.toServers(c, owners)
+	return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
 }
 
 // toServers returns the handler that asks servers, and notes them on the request and the call. A

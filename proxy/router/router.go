@@ -41,6 +41,12 @@ type Tools interface {
 	Attribute(ctx context.Context, c *interceptor.Call)
 	// Inner returns the call that a call_tool stands for. branchID is "" if it names none.
 	Inner(c *interceptor.Call) (name string, arguments json.RawMessage, branchID string, err error)
+	// HasTask reports whether the caller has a task of such a tool with that id.
+	HasTask(c *interceptor.Call, id string) bool
+	// Task serves a request about such a task.
+	Task(ctx context.Context, r *conn.Request) (wire.Message, error)
+	// Tasks returns the states of the caller's tasks.
+	Tasks(c *interceptor.Call) []json.RawMessage
 }
 
 // Options configure a Router. All fields but Telemetry are required.

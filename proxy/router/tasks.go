@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 type task struct {
@@ -111,4 +113,34 @@ func (ts *tasks) over(id string) {
 		t.until = time.Time{}
 		ts.byID[id] = t
 	}
+}
+
+// answerOwnTask serves a request about a task of foldgate's own.
+func (r *request) answerOwnTask(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	m, err := r.s.rt.Tools.Task(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
+	if err != nil {
+		return nil, err
+	}
+	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
+}
+
+// answerTaskList serves tasks/list. The first page has foldgate's own tasks before those of a server.
+func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	none := &interceptor.Result{Body: []byte(`{"tasks":[]}`)}
+	res, err := none, error(nil)
+	if len(r.servers) > 0 {
+		res, err = r.askServers(ctx, c)
+	}
+	if _, later := rawjson.GetString(c.Target.Params, "cursor"); later {
+		return res, err
+	}
+	if err != nil || res.Error != nil { // no server has tasks
+		res = none
+	}
+	all := r.s.rt.Tools.Tasks(c)
+	listed, _ := rawjson.Get(res.Body, "tasks")
+	for t := range rawjson.Elements(listed) {
+		all = append(all, t)
+	}
+	return &interceptor.Result{Body: rawjson.Set(res.Body, rawjson.Marshal(all), "tasks")}, nil
 }

@@ -44,10 +44,8 @@ func (srv *HTTP) namedTasks(req *Request, result json.RawMessage) json.RawMessag
 		}
 		result = rawjson.Set(result, rawjson.Marshal(all), "tasks")
 	}
-	return srv.named(result, "_meta", relatedTask, "taskId")
+	return srv.named(result, "_meta", wire.MetaRelatedTask, "taskId")
 }
-
-const relatedTask = "io.modelcontextprotocol/related-task"
 
 // namedNews returns what delivers messages of servers by emit, with the name of the replica in the ids of
 // tasks.
@@ -60,7 +58,7 @@ func (srv *HTTP) namedNews(emit func([]byte) error) func([]byte) error {
 			if method, _ := rawjson.GetString(msg, "method"); strings.HasPrefix(method, wire.TaskNews) {
 				msg = srv.named(msg, "params", "taskId")
 			}
-			msg = srv.named(msg, "params", "_meta", relatedTask, "taskId")
+			msg = srv.named(msg, "params", "_meta", wire.MetaRelatedTask, "taskId")
 		}
 		return emit(msg)
 	}

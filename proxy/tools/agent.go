@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ import (
 const (
 	parallelCalls = 8                // of one turn
 	lastTurn      = 30 * time.Second // for the message of a branch whose time or budget is over
+	forever       = math.MaxInt64    // the branch has a deadline of its own
 	// runThread is the thread of a run that opens or returns branches, so that its parent counts as another
 	// connection, which reads the message once.
 	runThread = "foldgate/run"
@@ -51,6 +53,7 @@ type run struct {
 	mu     sync.Mutex // guards what follows
 	turns  int
 	turned chan struct{} // closed and replaced after each turn
+	last   time.Time     // when a turn began, or the run ended
 	sent   int           // tokens of the conversation so far, as far as known
 
 	expiry *time.Timer // forgets the answer; nil while the branch runs. Guarded by Tools.mu
@@ -77,13 +80,12 @@ func (t *Tools) mayRun() error {
 	return nil
 }
 
-// start starts a branch that runs by itself, and waits for its message if wait is set, but not longer than
-// hosts do.
-func (t *Tools) start(ctx context.Context, r *conn.Request, b folding.Branch, wait bool) ([]byte, error) {
+// start starts a branch that runs by itself.
+func (t *Tools) start(r *conn.Request, b folding.Branch) *run {
 	cfg := t.Config().LLM
 	x := &run{
 		t: t, parent: r, branch: b, llm: cfg, model: t.models.Open(cfg), names: map[string]string{},
-		done: make(chan struct{}), turned: make(chan struct{}),
+		done: make(chan struct{}), turned: make(chan struct{}), last: time.Now(),
 	}
 	lifetime, cancel := context.WithCancelCause(t.router.Lifetime(r))
 	x.cancel = cancel
@@ -94,21 +96,22 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, b folding.Branch, wa
 		defer cancel(nil)
 		x.run(lifetime)
 	})
+	return x
+}
+
+// ran returns the answer of the branch_create that started a run. It waits for the message if wait is set, but
+// not longer than hosts do.
+func (t *Tools) ran(ctx context.Context, r *conn.Request, x *run, wait bool) ([]byte, error) {
+	limit := answerWithin
 	switch {
 	case r.Call.Origin.Thread == runThread: // the model of the parent branch has all the time that its branch has
-		select {
-		case <-x.done:
-		case <-ctx.Done():
-			cancel(context.Cause(ctx))
-			return nil, context.Cause(ctx)
-		}
-		return t.single(ctx, r.Call, x), nil
-	case wait:
-		body, err := t.wait(ctx, r, []*run{x}, answerWithin)
-		if err != nil {
-			cancel(err) // the host no longer wants it
-		}
-		return body, err
+		limit = forever
+	case !wait:
+		limit = 0
+	}
+	if err := t.wait(ctx, r, []*run{x}, limit); err != nil {
+		x.cancel(err) // the host no longer wants it
+		return nil, err
 	}
 	return t.single(ctx, r.Call, x), nil
 }
@@ -118,27 +121,24 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, b folding.Branch, wa
 func (t *Tools) runsOf(caller folding.Caller, branchID string) (runs []*run) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	strict := t.Config().Folding.SessionValidation == folding.ValidationStrict
 	for id, x := range t.runs {
 		of := x.parent.Call.Caller()
-		same := of.Session == caller.Session
-		if of.Principal != caller.Principal || of.Subject != caller.Subject || strict && !same {
-			continue
-		}
 		// Of callers without a session nobody knows which of them began a run.
-		if id == branchID || branchID == "" && caller.Session != "" && same && of.Thread == caller.Thread {
+		if t.sees(caller, of) && (id == branchID || branchID == "" && caller.Session != "" && of.Session == caller.Session && of.Thread == caller.Thread) {
 			runs = append(runs, x)
 		}
 	}
 	return runs
 }
 
-// wait waits until the runs are over, but not longer than limit, and tells the host how far they are. It
-// returns what the parent reads of them.
-func (t *Tools) wait(ctx context.Context, r *conn.Request, runs []*run, limit time.Duration) ([]byte, error) {
-	slices.SortFunc(runs, func(a, b *run) int {
-		return cmp.Or(a.branch.CreatedAt.Compare(b.branch.CreatedAt), strings.Compare(a.branch.ID, b.branch.ID))
-	})
+// sees reports whether a caller may learn of what another one started.
+func (t *Tools) sees(caller, of folding.Caller) bool {
+	return of.Principal == caller.Principal && of.Subject == caller.Subject &&
+		(of.Session == caller.Session || t.Config().Folding.SessionValidation != folding.ValidationStrict)
+}
+
+// wait waits until the runs are over, but not longer than limit, and tells the host how far they are.
+func (t *Tools) wait(ctx context.Context, r *conn.Request, runs []*run, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	tick := time.NewTicker(progressEvery)
@@ -160,12 +160,22 @@ func (t *Tools) wait(ctx context.Context, r *conn.Request, runs []*run, limit ti
 			turns++
 		case <-tick.C:
 		case <-timer.C:
-			i = len(runs)
-			continue
+			return nil
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		progress(r, i*x.llm.MaxTurns+turns, len(runs)*x.llm.MaxTurns)
+	}
+	return nil
+}
+
+// statusOfRuns waits for runs and returns what their parent reads of them, the oldest first.
+func (t *Tools) statusOfRuns(ctx context.Context, r *conn.Request, runs []*run, limit time.Duration) ([]byte, error) {
+	slices.SortFunc(runs, func(a, b *run) int {
+		return cmp.Or(a.branch.CreatedAt.Compare(b.branch.CreatedAt), strings.Compare(a.branch.ID, b.branch.ID))
+	})
+	if err := t.wait(ctx, r, runs, limit); err != nil {
+		return nil, err
 	}
 	if len(runs) == 1 {
 		return t.single(ctx, r.Call, runs[0]), nil
@@ -214,6 +224,9 @@ func (x *run) take(ctx context.Context) runAnswer {
 func (x *run) run(ctx context.Context) {
 	defer close(x.done)
 	defer func() {
+		x.mu.Lock()
+		x.last = time.Now()
+		x.mu.Unlock()
 		x.t.mu.Lock()
 		defer x.t.mu.Unlock()
 		x.expiry = time.AfterFunc(answerKept, func() {
@@ -425,6 +438,7 @@ func (x *run) Ask(ctx context.Context, r *runner.Request, next runner.Message) (
 	}
 	x.mu.Lock()
 	x.turns++
+	x.last = time.Now()
 	turn, known := x.turns, x.sent
 	x.mu.Unlock()
 	c := x.call(fmt.Sprintf("turn %d", turn), "sampling/createMessage")

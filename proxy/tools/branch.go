@@ -57,9 +57,24 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if in.Run {
-		return t.start(ctx, r, b, in.Wait == nil || *in.Wait)
+	wait := in.Wait == nil || *in.Wait
+	if !in.Run {
+		body := t.opened(ctx, r, b)
+		if t.asTask(r, false) {
+			body = t.newTask(r, b, nil, body)
+		}
+		return body, nil
 	}
+	x := t.start(r, b)
+	if t.asTask(r, wait) {
+		return t.newTask(r, b, x, nil), nil
+	}
+	return t.ran(ctx, r, x, wait)
+}
+
+// opened returns the answer of branch_create about a branch in which the host works.
+func (t *Tools) opened(ctx context.Context, r *conn.Request, b folding.Branch) []byte {
+	c := r.Call
 	out := struct {
 		BranchID        string `json:"branch_id"`
 		BudgetAllocated int    `json:"budget_allocated"`
@@ -75,7 +90,7 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 		out.Context = b.Context
 	}
 	// A model has no clock, and branch_status has the time; programs read _meta.
-	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires), nil
+	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires)
 }
 
 func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
@@ -138,7 +153,7 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 	}
 	if in.WaitSeconds != nil && (in.BranchID != "" || in.SessionID == "") {
 		if runs := t.runsOf(c.Caller(), in.BranchID); len(runs) > 0 {
-			return t.wait(ctx, r, runs, time.Duration(min(*in.WaitSeconds, answerWithin.Seconds()))*time.Second)
+			return t.statusOfRuns(ctx, r, runs, time.Duration(min(*in.WaitSeconds, answerWithin.Seconds()))*time.Second)
 		}
 	}
 	if in.BranchID == "" && in.SessionID == "" {

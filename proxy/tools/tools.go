@@ -77,12 +77,14 @@ type Tools struct {
 	batches map[string]*batch
 	// runs are the branches that run by themselves, and those with an answer that was not fetched yet, by id.
 	runs map[string]*run
+	// tasks are the calls of branch_create that became tasks, by the ids of their branches.
+	tasks map[string]*task
 }
 
 // New returns the tools. Batches end with lifetime. SetRouter must be called before the first
 // branch_run.
 func New(lifetime context.Context, o Options) *Tools {
-	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}, runs: map[string]*run{}}
+	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}, runs: map[string]*run{}, tasks: map[string]*task{}}
 }
 
 // SetRouter sets what makes the calls of batches.
@@ -114,7 +116,7 @@ var definitions = []json.RawMessage{
 		`"run":{"type":"boolean","description":"foldgate does the subtask and returns its message. prompt must have all it needs"},` +
 		`"wait":{"type":"boolean","description":"false: only start it; branch_status has the message"},` +
 		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
-		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
+		`"annotations":{"destructiveHint":false,"openWorldHint":false},"execution":{"taskSupport":"optional"},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_return",` +
 		`"description":"End a branch and hand its result to the parent. Branches inside it end first.",` +
 		`"inputSchema":{"type":"object","properties":{` +
@@ -164,6 +166,7 @@ func Definitions(c folding.Config, runs bool) []json.RawMessage {
 			}
 			all[i] = rawjson.Set(all[i], left, "inputSchema", "properties")
 		}
+		all[0] = rawjson.Delete(all[0], "execution")
 	}
 	return all
 }
@@ -250,6 +253,9 @@ func (t *Tools) Close() error {
 		if x.expiry != nil {
 			x.expiry.Stop()
 		}
+	}
+	for _, k := range t.tasks {
+		k.expiry.Stop()
 	}
 	return nil
 }

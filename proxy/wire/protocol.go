@@ -52,7 +52,11 @@ const (
 	MetaLogLevel           = "io.modelcontextprotocol/logLevel"
 	MetaServerInfo         = "io.modelcontextprotocol/serverInfo"
 	MetaSubscriptionID     = "io.modelcontextprotocol/subscriptionId"
+	MetaRelatedTask        = "io.modelcontextprotocol/related-task"
 )
+
+// TasksExtension names the extension of the modern era for tasks, in capabilities.
+const TasksExtension = "io.modelcontextprotocol/tasks"
 
 // JSON-RPC and MCP error codes that foldgate itself answers with.
 const (

@@ -1,0 +1,206 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+const (
+	maxTasks     = 100 // of a principal; the oldest is forgotten, and its branch goes on
+	pollInterval = time.Second
+)
+
+// task is a branch_create whose result the host fetches later. Its id is that of the branch.
+type task struct {
+	t      *Tools
+	caller folding.Caller // that made it
+	branch folding.Branch
+	run    *run        // nil if the branch was only opened
+	expiry *time.Timer // forgets the task
+
+	mu        sync.Mutex // guards what follows
+	result    []byte     // once it is known
+	cancelled bool
+}
+
+// asTask reports whether the host gets a branch_create as a task. A legacy host asks for it; a modern host says
+// that it knows tasks, and gets one if it had to wait.
+func (t *Tools) asTask(r *conn.Request, wait bool) bool {
+	if t.mayRun() != nil || r.Call.Origin.Thread == runThread {
+		return false
+	}
+	if typed(r.Call) {
+		_, known := rawjson.Get(r.Params, "_meta", wire.MetaClientCapabilities, "extensions", wire.TasksExtension)
+		return known && wait
+	}
+	asked, _ := rawjson.Get(r.Params, "task")
+	return rawjson.KindOf(asked) == rawjson.Object
+}
+
+// newTask makes a task of a branch_create, which has a run or a result, and returns what the host gets at once.
+func (t *Tools) newTask(r *conn.Request, b folding.Branch, x *run, result []byte) []byte {
+	k := &task{t: t, caller: r.Call.Caller(), branch: b, run: x, result: result}
+	k.expiry = time.AfterFunc(k.ttl(), func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.tasks, b.ID)
+	})
+	t.mu.Lock()
+	own := t.tasksOf(func(other *task) bool { return other.caller.Principal == k.caller.Principal })
+	if len(own) >= maxTasks {
+		own[0].expiry.Stop()
+		delete(t.tasks, own[0].branch.ID)
+	}
+	t.tasks[b.ID] = k
+	t.mu.Unlock()
+	if typed(r.Call) {
+		return rawjson.Set(k.state(true), []byte(`"task"`), "resultType")
+	}
+	return rawjson.Marshal(map[string]json.RawMessage{"task": k.state(false)})
+}
+
+// tasksOf returns some of the tasks, the oldest first. Tools.mu must be held.
+func (t *Tools) tasksOf(which func(*task) bool) (found []*task) {
+	for _, k := range t.tasks {
+		if which(k) {
+			found = append(found, k)
+		}
+	}
+	slices.SortFunc(found, func(a, b *task) int { return a.branch.CreatedAt.Compare(b.branch.CreatedAt) })
+	return found
+}
+
+// Tasks returns the states of the tasks that a host may list: those of its session.
+func (t *Tools) Tasks(c *interceptor.Call) []json.RawMessage {
+	states, caller := []json.RawMessage{}, c.Caller()
+	t.mu.Lock()
+	found := t.tasksOf(func(k *task) bool { return t.sees(caller, k.caller) && caller.Session == k.caller.Session })
+	t.mu.Unlock()
+	for _, k := range found {
+		states = append(states, k.state(typed(c)))
+	}
+	return states
+}
+
+// task returns the task of an id, nil if the caller may not see it or there is none.
+func (t *Tools) task(c *interceptor.Call, id string) *task {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if k := t.tasks[id]; k != nil && t.sees(c.Caller(), k.caller) {
+		return k
+	}
+	return nil
+}
+
+// HasTask reports whether an id is that of a task of foldgate's own that the caller may see.
+func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, id) != nil }
+
+// Task serves a request about such a task.
+func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	id, _ := rawjson.GetString(r.Params, "taskId")
+	k, modern := t.task(r.Call, id), typed(r.Call)
+	switch {
+	case k == nil:
+		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over, and its result is no longer kept"}
+	case r.Method == interceptor.MethodTaskGet && modern && k.over():
+		return wire.Message{Result: rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result")}, nil
+	case r.Method == interceptor.MethodTaskGet:
+		return wire.Message{Result: k.state(modern)}, nil
+	case r.Method == "tasks/update" && modern: // it never asks for input
+		return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
+	case r.Method == interceptor.MethodTaskResult && !modern:
+		if k.run != nil {
+			if err := t.wait(ctx, r, []*run{k.run}, forever); err != nil {
+				return wire.Message{}, err
+			}
+		}
+		return wire.Message{Result: rawjson.Set(k.answer(ctx, r.Call), rawjson.Quote(id), "_meta", wire.MetaRelatedTask, "taskId")}, nil
+	case r.Method == "tasks/cancel":
+		if done := k.cancel(); modern {
+			return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
+		} else if !done {
+			return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over: it can't be cancelled"}
+		}
+		return wire.Message{Result: k.state(false)}, nil
+	}
+	return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
+}
+
+// ttl is how long the task is kept: as long as its branch can last, and then as long as other answers.
+func (k *task) ttl() time.Duration { return k.branch.ExpiresAt.Sub(k.branch.CreatedAt) + answerKept }
+
+// over reports whether there is a result.
+func (k *task) over() bool {
+	if k.run == nil {
+		return true
+	}
+	select {
+	case <-k.run.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// answer returns the result of a task that is over. A host may fetch it again.
+func (k *task) answer(ctx context.Context, c *interceptor.Call) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.result == nil {
+		k.result = k.t.single(ctx, c, k.run)
+	}
+	if k.run != nil {
+		c.Outcome.Checked, c.Outcome.Clean = true, true // as single does
+	}
+	return k.result
+}
+
+// cancel ends the branch of a task. It returns false if the task is over.
+func (k *task) cancel() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cancelled || k.over() {
+		return false
+	}
+	k.cancelled = true
+	k.run.cancel(context.Canceled)
+	return true
+}
+
+// state returns the state of the task, without its result.
+func (k *task) state(modern bool) json.RawMessage {
+	status, message, last := "completed", "", k.branch.CreatedAt
+	if k.run != nil {
+		k.run.mu.Lock()
+		last, message = k.run.last, fmt.Sprintf("turn %d of at most %d", k.run.turns, k.run.llm.MaxTurns)
+		k.run.mu.Unlock()
+	}
+	k.mu.Lock()
+	switch {
+	case k.cancelled:
+		status = "cancelled"
+	case !k.over():
+		status = "working"
+	}
+	k.mu.Unlock()
+	ttl, poll := "ttl", "pollInterval"
+	state := map[string]any{"taskId": k.branch.ID, "status": status, "createdAt": stamp(k.branch.CreatedAt), "lastUpdatedAt": stamp(last)}
+	if message != "" {
+		state["statusMessage"] = message
+	}
+	if modern {
+		ttl, poll, state["resultType"] = "ttlMs", "pollIntervalMs", "complete"
+	}
+	state[ttl], state[poll] = k.ttl().Milliseconds(), pollInterval.Milliseconds()
+	return rawjson.Marshal(state)
+}

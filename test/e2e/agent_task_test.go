@@ -1,0 +1,230 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/fixtures"
+	"github.com/foldgate/foldgate/test/llmstub"
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// taskState is what a host reads of a task.
+type taskState struct {
+	TaskID, Status, StatusMessage, ResultType string
+	CreatedAt, LastUpdatedAt                  string
+	TTL, TTLMs, PollInterval, PollIntervalMs  int
+	Result                                    json.RawMessage
+}
+
+// state checks the members that every state of a task has.
+func (s taskState) state(t *testing.T, raw json.RawMessage, era mcpclient.Era) taskState {
+	t.Helper()
+	if err := json.Unmarshal(raw, &s); err != nil {
+		t.Fatal(err)
+	}
+	ttl, poll := s.TTL, s.PollInterval
+	if era == mcpclient.Modern {
+		ttl, poll = s.TTLMs, s.PollIntervalMs
+	}
+	if s.TaskID == "" || s.CreatedAt == "" || s.LastUpdatedAt == "" || ttl < 60000 || poll == 0 || (s.ResultType != "") != (era == mcpclient.Modern) {
+		t.Errorf("the state of a task is %s", raw)
+	}
+	return s
+}
+
+// A host that knows tasks gets a branch that runs by itself as one. Only its principal sees the task; its
+// result is that of branch_create, scrubbed and recorded like it.
+func TestRunAsTask(t *testing.T) {
+	t.Parallel()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx := testContext(t)
+			secret := fixtures.Secret()
+			turn, stuck := make(chan struct{}), make(chan struct{})
+			defer close(stuck)
+			g, _, _ := agentGateway(t, "openai", principals(),
+				llmstub.Agent{Name: "stuck", Match: func(r llmstub.Request) bool { return strings.Contains(r.First("user"), "Task: stuck") },
+					Play: func(llmstub.Request) (llmstub.Reply, error) {
+						turn <- struct{}{}
+						<-stuck
+						return llmstub.Reply{Text: "too late"}, nil
+					}},
+				play(func(llmstub.Request) (llmstub.Reply, error) {
+					turn <- struct{}{}
+					<-turn
+					return llmstub.Reply{Calls: []llmstub.Call{reading("src/scan.go")}}, nil
+				}, returns("it is in a.go, with "+secret)))
+			url := g.http()
+			c := mcpclient.HTTP(url, era, "Authorization", "Bearer "+tokenOf["alice"])
+			c.Capabilities = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+			info, err := c.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.closes(c)
+			bob := g.as(t, url, era, "bob")
+			says, asked := `"io.modelcontextprotocol/tasks":{}`, ""
+			if era == mcpclient.Legacy {
+				says, asked = `"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`, `,"task":{"ttl":1}`
+			}
+			if !strings.Contains(string(info), says) {
+				t.Errorf("the capabilities lack %s: %s", says, info)
+			}
+			if list := call(t, c, ctx, "tools/list", `{}`); strings.Count(string(list.Result), `"execution":{"taskSupport":"optional"}`) != 1 {
+				t.Error("tools/list does not say that branch_create may be a task")
+			}
+			create := func(arguments string) taskState {
+				t.Helper()
+				m := call(t, c, ctx, "tools/call", `{"name":"branch_create","arguments":{"description":`+arguments+`}`+asked+`}`)
+				if era == mcpclient.Modern {
+					s := taskState{}.state(t, m.Result, era)
+					if s.ResultType != "task" {
+						t.Errorf("branch_create answered %s", m.Result)
+					}
+					return s
+				}
+				var made struct{ Task json.RawMessage }
+				if err := json.Unmarshal(m.Result, &made); err != nil {
+					t.Fatal(err)
+				}
+				return taskState{}.state(t, made.Task, era)
+			}
+			get := func(id string) taskState {
+				t.Helper()
+				return taskState{}.state(t, call(t, c, ctx, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, id)).Result, era)
+			}
+			// result waits for the result of a task, and checks that it can be fetched again.
+			result := func(id string) mcpclient.Message {
+				t.Helper()
+				var all []string
+				for range 2 {
+					if era == mcpclient.Legacy {
+						m := call(t, c, ctx, "tasks/result", fmt.Sprintf(`{"taskId":%q}`, id))
+						if related := `"io.modelcontextprotocol/related-task":{"taskId":"` + id + `"}`; !strings.Contains(string(m.Result), related) {
+							t.Errorf("the result lacks %s: %s", related, m.Result)
+						}
+						all = append(all, string(m.Result))
+						continue
+					}
+					until(t, "the task is over", func() bool { return get(id).Result != nil })
+					all = append(all, string(get(id).Result))
+				}
+				if all[0] != all[1] {
+					t.Errorf("the result was %s, then %s", all[0], all[1])
+				}
+				return mcpclient.Message{Result: []byte(all[0])}
+			}
+
+			done := create(`"look","run":true`)
+			<-turn
+			if s := get(done.TaskID); done.Status != "working" || s.Status != "working" || !strings.Contains(s.StatusMessage, "turn 1 of") {
+				t.Errorf("a task that began is %+v, then %+v", done, s)
+			}
+			for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"} {
+				if m, err := bob.Call(ctx, method, fmt.Sprintf(`{"taskId":%q}`, done.TaskID)); err != nil || m.Error == nil {
+					t.Errorf("%s of another principal: %s, %v", method, m.Result, err)
+				}
+			}
+			if era == mcpclient.Legacy {
+				if m := call(t, c, ctx, "tasks/list", `{}`); strings.Count(string(m.Result), `"taskId":"`+done.TaskID+`"`) != 1 {
+					t.Errorf("tasks/list = %s", m.Result)
+				}
+				if m := call(t, bob, ctx, "tasks/list", `{}`); string(m.Result) != `{"tasks":[]}` {
+					t.Errorf("tasks/list of another principal = %s", m.Result)
+				}
+				if m, err := c.Call(ctx, "tasks/get", `{"taskId":"none"}`); err != nil || !strings.Contains(string(m.Error), "-32602") {
+					t.Errorf("an unknown task: %s, %v", m.Error, err)
+				}
+			} else {
+				call(t, c, ctx, "tasks/update", fmt.Sprintf(`{"taskId":%q,"inputResponses":{}}`, done.TaskID))
+				if m, err := c.Call(ctx, "tasks/list", `{}`); err != nil || m.Error == nil {
+					t.Errorf("tasks/list in the modern era = %s, %v", m.Result, err)
+				}
+			}
+			turn <- struct{}{}
+			m := result(done.TaskID)
+			if got := own[ran](t, m); got.Status != "completed" || !strings.HasPrefix(got.Message, "it is in a.go, with [REDACTED") {
+				t.Errorf("the result of the task is %s", m.Result)
+			}
+			if s := get(done.TaskID); s.Status != "completed" {
+				t.Errorf("afterwards the task is %+v", s)
+			}
+
+			gone := create(`"stuck","run":true,"wait":true`)
+			<-turn
+			if m := call(t, c, ctx, "tasks/cancel", fmt.Sprintf(`{"taskId":%q}`, gone.TaskID)); era == mcpclient.Legacy {
+				if s := (taskState{}).state(t, m.Result, era); s.Status != "cancelled" {
+					t.Errorf("the cancelled task is %+v", s)
+				}
+			} else if string(m.Result) != `{"resultType":"complete"}` {
+				t.Errorf("tasks/cancel = %s", m.Result)
+			}
+			if m, err := c.Call(ctx, "tasks/cancel", fmt.Sprintf(`{"taskId":%q}`, gone.TaskID)); err != nil || (m.Error == nil) != (era == mcpclient.Modern) {
+				t.Errorf("a second tasks/cancel: %s %s, %v", m.Result, m.Error, err)
+			}
+			if got := own[ran](t, result(gone.TaskID)); got.Status != "failed" || got.Reason != "cancelled" {
+				t.Errorf("the result of the cancelled task is %+v", got)
+			}
+			if s := get(gone.TaskID); s.Status != "cancelled" {
+				t.Errorf("the cancelled task is %+v", s)
+			}
+
+			if era == mcpclient.Legacy { // the host asks for a task, though there is nothing to wait for
+				s := create(`"open"`)
+				if got := own[struct {
+					BranchID string `json:"branch_id"`
+				}](t, result(s.TaskID)); s.Status != "completed" || got.BranchID != s.TaskID {
+					t.Errorf("the task is %+v, its branch %+v", s, got)
+				}
+			}
+			g.stop()
+			g.keepsSecret(secret, c.Received())
+			fetched := 0
+			for _, r := range g.trace() {
+				if strings.HasPrefix(r.Kind, "mcp/response:tasks/") && r.Audit.Tool == "branch_create" && r.Audit.Principal == "alice" && strings.Contains(string(r.Payload), "it is in a.go") {
+					fetched++
+				}
+			}
+			if fetched < 2 {
+				t.Errorf("the trace has the result %d times", fetched)
+			}
+			for _, r := range g.trace("--kind", "context/pop") {
+				if strings.Contains(r.Context, gone.TaskID) && !strings.Contains(string(r.Payload), `"reason":"cancelled"`) {
+					t.Errorf("the cancelled branch ended with %s", r.Payload)
+				}
+			}
+		})
+	}
+}
+
+// A host that does not know tasks gets the message, as does one that asks for a task where there are none.
+func TestNoTask(t *testing.T) {
+	t.Parallel()
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		g, _, _ := agentGateway(t, "openai", "", play(llmstub.Say("done")))
+		c := g.connect(ctx, transport, era)
+		asked := ""
+		if era == mcpclient.Modern { // the older form of tasks
+			asked = `,"task":{}`
+		}
+		if got := own[ran](t, call(t, c, ctx, "tools/call", `{"name":"branch_create","arguments":{"description":"look","run":true}`+asked+`}`)); got.Message != "done" {
+			t.Errorf("the branch answered %+v", got)
+		}
+	})
+	g := newGateway(t, filesConfig(t.TempDir(), ""))
+	ctx := testContext(t)
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	m := call(t, c, ctx, "tools/call", `{"name":"branch_create","arguments":{"description":"look"},"task":{}}`)
+	if got := own[ran](t, m); got.BranchID == "" {
+		t.Errorf("without a model a task was made: %s", m.Result)
+	}
+	if list := call(t, c, ctx, "tools/list", `{}`); strings.Contains(string(list.Result), "taskSupport") {
+		t.Error("without a model the definitions are about tasks")
+	}
+}
