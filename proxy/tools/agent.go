@@ -50,8 +50,9 @@ type run struct {
 	answer runAnswer
 	calls  atomic.Int64
 
-	mu     sync.Mutex // guards what follows
-	turns  int
+	mu     sync.Mutex    // guards what follows
+	turns  int           // begun
+	over   int           // of them
 	turned chan struct{} // closed and replaced after each turn
 	last   time.Time     // when a turn began, or the run ended
 	sent   int           // tokens of the conversation so far, as far as known
@@ -146,7 +147,7 @@ func (t *Tools) wait(ctx context.Context, r *conn.Request, runs []*run, limit ti
 	for i := 0; i < len(runs); {
 		x := runs[i]
 		x.mu.Lock()
-		turns, turned := x.turns, x.turned
+		turned := x.turned
 		x.mu.Unlock()
 		select {
 		case <-x.done:
@@ -157,14 +158,16 @@ func (t *Tools) wait(ctx context.Context, r *conn.Request, runs []*run, limit ti
 		select {
 		case <-x.done:
 		case <-turned:
-			turns++
 		case <-tick.C:
 		case <-timer.C:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		progress(r, i*x.llm.MaxTurns+turns, len(runs)*x.llm.MaxTurns)
+		x.mu.Lock()
+		over := x.over
+		x.mu.Unlock()
+		progress(r, i*x.llm.MaxTurns+over, len(runs)*x.llm.MaxTurns)
 	}
 	return nil
 }
@@ -512,6 +515,7 @@ func (x *run) Ask(ctx context.Context, r *runner.Request, next runner.Message) (
 	r.Messages = append(r.Messages, kept)
 	x.mu.Lock()
 	x.sent = used.ModelInput + used.ModelOutput
+	x.over++
 	close(x.turned)
 	x.turned = make(chan struct{})
 	x.mu.Unlock()

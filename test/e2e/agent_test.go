@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -353,6 +354,87 @@ func TestCancelledRun(t *testing.T) {
 			t.Errorf("the branch ended with %s", r.Payload)
 		}
 	}
+}
+
+// A branch whose time is over while its model thinks ends then. The model gets a last turn, in which it can
+// only return; the message is late.
+func TestRunReachesItsDeadline(t *testing.T) {
+	t.Parallel()
+	for _, api := range apis {
+		for last, want := range map[string]ran{
+			"returns": {Status: "timeout", Reason: "timeout", Message: "half of it"},
+			"fails":   {Status: "timeout", Reason: "timeout"},
+		} {
+			t.Run(api+", "+last, func(t *testing.T) {
+				ctx := testContext(t)
+				stuck := make(chan struct{})
+				defer close(stuck)
+				g, stub, _ := agentGateway(t, api, "", llmstub.Agent{Name: "branch", Play: func(r llmstub.Request) (llmstub.Reply, error) {
+					if !strings.Contains(reads(r.Messages...), "the time of this branch is over: call branch_return now") {
+						<-stuck
+					} else if last == "fails" {
+						return llmstub.Reply{Status: 401}, nil
+					}
+					return llmstub.Reply{Calls: []llmstub.Call{{Name: "branch_return", Arguments: `{"message":"half of it"}`}}}, nil
+				}})
+				c := g.connect(ctx, "stdio", mcpclient.Legacy)
+				m := tool(t, c, ctx, "branch_create", `{"description":"look","run":true,"timeout_seconds":1}`)
+				got := own[ran](t, m)
+				got.Error, got.Digest = "", ""
+				if got != want {
+					t.Errorf("the branch answered %s, want %+v", m.Result, want)
+				}
+				asked := stub.Requests()
+				if n := len(asked); n != 1 { // the one that is stuck is not answered yet
+					t.Errorf("the model answered %d requests, want 1", n)
+				}
+				if used := asked[len(asked)-1].Tools; !slices.Contains(used, "branch_return") {
+					t.Errorf("the last turn has the tools %v", used)
+				}
+				g.stop()
+				g.pushesHavePops()
+			})
+		}
+	}
+}
+
+// A host that sends a progress token gets progress after each turn, whatever the tool that waits.
+func TestProgressOfARun(t *testing.T) {
+	t.Parallel()
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		turn := make(chan struct{})
+		step := func(next llmstub.Turn) llmstub.Turn {
+			return func(r llmstub.Request) (llmstub.Reply, error) {
+				<-turn
+				return next(r)
+			}
+		}
+		g, _, _ := agentGateway(t, "openai", "", play(step(use(reading("src/scan.go"))), step(use(reading("docs/runbook.md"))), step(use(reading("docs/incidents.md"))), step(returns("done"))))
+		c := g.unstarted(transport, era)
+		var heard noted
+		c.Handle = heard.handle(nil)
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		_, wait, err := c.Send(ctx, "tools/call", `{"name":"branch_create","arguments":{"description":"look","run":true},"_meta":{"progressToken":"p"}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 4 {
+			if n > 0 {
+				until(t, "progress after a turn", func() bool { return heard.has(fmt.Sprintf(`"progressToken":"p","progress":%d,"total":30`, n)) > 0 })
+			}
+			turn <- struct{}{}
+		}
+		m, err := wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := own[ran](t, m); got.Message != "done" {
+			t.Errorf("the branch answered %s", m.Result)
+		}
+	})
 }
 
 // Without a model nothing is listed about runs, and run says what to configure.
