@@ -5,6 +5,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -206,5 +208,71 @@ func TestExtraction(t *testing.T) {
 	}
 	if n := patterns["anti_pattern failure budget_exhausted"]; n != failed {
 		t.Errorf("%d of %d failed branches were extracted", n, failed)
+	}
+}
+
+// The memory server from npm: what a branch brought is an entity of its graph, and a later branch with the same
+// description begins with it. So does the next one that runs by itself, and why it failed is remembered, too.
+func TestMemoryServer(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	const secret = "ghp_x7Kd9QmZ2bx7Kd9QmZ2bx7Kd9QmZ2bx7Kd9Q"
+	prompt := ""
+	stub, err := llmstub.Start(llmstub.Agent{Play: func(r llmstub.Request) (llmstub.Reply, error) {
+		prompt = r.First("user")
+		return llmstub.Reply{Status: 401}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stub.Close()
+	graph := filepath.Join(t.TempDir(), "graph.jsonl")
+	g := newGateway(t, fmt.Sprintf(`upstreams:
+  memory: {command: %s, env: {MEMORY_FILE_PATH: %q}}
+llm: {api: openai, url: %q, model: m}
+folding:
+  memory:
+    tool: memory__search_nodes
+    arguments: {query: "${description}"}
+    items: $.structuredContent.entities[*]
+    text: $.observations[*]
+    confidence: 1
+    source: $.name
+  remember:
+    tool: memory__create_entities
+    arguments: {entities: [{name: "${description} (${branch})", entityType: "${outcome}", observations: ["${message}${error}", "${tools}"]}]}
+`, jsonText(t, []string{node(t), module(t, memoryJS)}), graph, stub.URL()))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	stored := func(want string) {
+		t.Helper()
+		until(t, "the graph has "+want, func() bool {
+			text, err := os.ReadFile(graph)
+			return err == nil && strings.Contains(string(text), want)
+		})
+	}
+	first := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"payments fail"}`))
+	tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"stock reservations expire, not %s"}`, first.BranchID, secret))
+	stored("stock reservations expire, not [REDACTED")
+
+	b := own[struct {
+		BranchID string `json:"branch_id"`
+		Memories string
+	}](t, tool(t, c, ctx, "branch_create", `{"description":"payments fail"}`))
+	text := said(t, readPart(t, c, ctx, map[string]any{"handle": b.Memories, "branch_id": b.BranchID}))
+	quoted := fmt.Sprintf("[untrusted, confidence 1.00, source \"payments fail (%s)\"]\n> stock reservations expire, not [REDACTED", first.BranchID)
+	if !strings.Contains(text, quoted) {
+		t.Errorf("the memories are %q, want %q in them", text, quoted)
+	}
+	if m := tool(t, c, ctx, "branch_create", `{"description":"another task"}`); strings.Contains(string(m.Result), "memories") {
+		t.Errorf("a branch of another description has memories: %s", m.Result)
+	}
+	if got := own[ran](t, tool(t, c, ctx, "branch_create", `{"description":"payments fail","run":true}`)); got.Reason != "model_failed" || !strings.Contains(prompt, quoted) {
+		t.Errorf("the run is %+v, its prompt %q", got, prompt)
+	}
+	stored(`"entityType":"failure"`)
+	g.stop()
+	g.keepsSecret(secret, c.Received())
+	if text, err := os.ReadFile(graph); err != nil || strings.Contains(string(text), secret) {
+		t.Errorf("the graph has the secret, or none at all: %v", err)
 	}
 }

@@ -83,6 +83,7 @@ func module(t *testing.T, file string) string {
 
 const (
 	filesystemJS = "@modelcontextprotocol/server-filesystem/dist/index.js"
+	memoryJS     = "@modelcontextprotocol/server-memory/dist/index.js"
 	everythingJS = "@modelcontextprotocol/server-everything/dist/index.js"
 	inspectorJS  = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 )
