@@ -106,6 +106,9 @@ func openLimits(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store
 	return all, store, nil
 }
 
+// ShownName returns the name under which hosts see a tool of a server.
+func ShownName(c *config.Config, server, tool string) string { return engine.Shown(c, server, tool) }
+
 // StoredBudgets returns what the limits in c have left. It needs the store and no gateway.
 func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]control.Budget, error) {
 	all, store, err := openLimits(c, log)

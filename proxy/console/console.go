@@ -38,6 +38,8 @@ type Options struct {
 	State string
 	// Budgets returns what the limits have left, for when no gateway runs; nil: there are no limits.
 	Budgets func(context.Context) ([]control.Budget, error)
+	// Shown returns the name under which hosts see a tool of a server. Limits for tools have such names.
+	Shown func(server, tool string) string
 	// Count returns the tokens of a text; nil: costs of definitions are left out.
 	Count func(text string) int
 	// Login returns who has a token, for a console that several people use; nil: who has the one-time link

@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace/query"
@@ -29,6 +28,7 @@ func (c *Console) gateways(ctx context.Context) []*control.Client {
 type limit struct {
 	control.Budget
 	Unit              string
+	Server, Tool      string // of a limit for a tool
 	Used, Left, Total int64
 	Percent           int64
 	Calls             string // the address of its records
@@ -50,6 +50,10 @@ func (c *Console) budgets(r *request) error {
 		d["Error"] = err.Error()
 	}
 	only, subject := r.query.Get("limit"), r.query.Get("subject")
+	tools, err := c.shownTools(r.Context(), states)
+	if err != nil {
+		return err
+	}
 	var all []limit
 	for _, s := range states {
 		if only != "" && s.Limit != only || subject != "" && s.Subject != subject {
@@ -58,6 +62,9 @@ func (c *Console) budgets(r *request) error {
 		for _, u := range []limit{{Unit: "tokens", Used: s.TokensUsed, Total: s.Tokens}, {Unit: "calls", Used: s.CallsUsed, Total: s.Calls}} {
 			if u.Total > 0 {
 				u.Budget, u.Left, u.Percent = s, max(u.Total-u.Used, 0), 100*u.Used/u.Total
+				if t := tools[s.Subject]; s.Per == "tool" {
+					u.Server, u.Tool = t[0], cmp.Or(t[1], s.Subject)
+				}
 				u.Calls = u.subjectCalls()
 				all = append(all, u)
 			}
@@ -80,7 +87,7 @@ func (c *Console) budgets(r *request) error {
 		case "team":
 			f.Team = l.Subject
 		case "tool":
-			f.Server, f.Tool = serverTool(l.Subject)
+			f.Server, f.Tool = l.Server, l.Tool
 		case "server":
 			f.Server = l.Subject
 		case "all":
@@ -126,19 +133,24 @@ func (l limit) Names() []string {
 	case "principal", "team", "session", "server":
 		return []string{l.Per, l.Subject}
 	case "tool":
-		server, tool := serverTool(l.Subject)
-		return []string{"server", server, "tool", tool}
+		return []string{"server", l.Server, "tool", l.Tool}
 	}
 	return nil
 }
 
-// serverTool returns the server and the tool of a name that hosts see; server is "" if the name has none.
-func serverTool(name string) (server, tool string) {
-	server, tool, has := strings.Cut(name, "__")
-	if !has {
-		return "", name
+// shownTools returns the server of each tool in the trace and its name there, by the name that hosts see:
+// limits for tools have that. It is empty if no limit is for a tool.
+func (c *Console) shownTools(ctx context.Context, states []control.Budget) (map[string][2]string, error) {
+	if !slices.ContainsFunc(states, func(s control.Budget) bool { return s.Per == "tool" }) {
+		return nil, nil
 	}
-	return server, tool
+	rows, err := c.trace.Sums(ctx, query.SumFilter{}, 0, "server", "tool")
+	tools := make(map[string][2]string, len(rows))
+	for _, row := range rows {
+		server, tool := row.Names[0], row.Names[1]
+		tools[c.o.Shown(server, tool)] = [2]string{server, tool}
+	}
+	return tools, err
 }
 
 // people is the page of people, or of teams.

@@ -36,7 +36,7 @@ func TestConsoleOperators(t *testing.T) {
 	write(t, file, answers(definitions()))
 	token := func(name string) string { return "token-of-" + name + "-0123456789" }
 	g := newGateway(t, fmt.Sprintf(`upstreams:
-  fake: {command: [%s, -answers, %s]}
+  fake: {command: [%s, -answers, %s], prefix: say}
 principals:
   alice: {token_sha256: "%x", team: data}
   eve: {token_sha256: "%x", roles: [audit]}
@@ -46,6 +46,7 @@ auth: {auditor: audit, operator: ops}
 budgets:
   limits:
     - {name: person, per: principal, tokens: 100k, window: 1d}
+    - {name: tool, per: tool, tokens: 100k, window: 1d}
 console: {listen: "127.0.0.1:0"}
 `, fakeserverBin, file, sha256.Sum256([]byte(token("alice"))), sha256.Sum256([]byte(token("eve"))), sha256.Sum256([]byte(token("oscar"))), sha256.Sum256([]byte(token("nobody")))))
 	start := func() *mcpclient.Client {
@@ -64,7 +65,7 @@ console: {listen: "127.0.0.1:0"}
 	write(t, file, answers(changed))
 	alice := start()
 	b := create(t, alice, ctx, map[string]any{"description": "look <b>around</b>"})
-	tool(t, alice, ctx, "fake__text", jsonText(t, map[string]any{"branch_id": b.BranchID}))
+	tool(t, alice, ctx, "say__text", jsonText(t, map[string]any{"branch_id": b.BranchID}))
 
 	base, at := g.runConsole()
 	if at != base+"/login" {
@@ -136,6 +137,10 @@ console: {listen: "127.0.0.1:0"}
 	a.open("/budgets")
 	if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, "alice") || !strings.Contains(text, "person") {
 		t.Errorf("budgets: %.600s", text)
+	}
+	// The trend of a tool has its calls, also if its server has a prefix of its own.
+	if got := script[string](a, `[...document.querySelectorAll("section[aria-label='Trend of tool say__text tokens'] td:nth-child(2)")].map(c => c.textContent).join()`); got != "1" {
+		t.Errorf("calls by day of say__text: %q, want 1", got)
 	}
 	a.click(`//tr[td[2][. = "alice"]]//button`)
 	if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, "1 counts are 0 again.") {
