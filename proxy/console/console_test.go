@@ -31,6 +31,7 @@ type visitor struct {
 func visit(t testing.TB, dir string, building bool, change func(*Options)) *visitor {
 	t.Helper()
 	o := Options{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler), User: "eve", Operates: true}
+	o.Shown = func(server, tool string) string { return server + "__" + tool }
 	if change != nil {
 		change(&o)
 	}
