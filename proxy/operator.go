@@ -97,3 +97,6 @@ func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, 
 	}
 	return n, err
 }
+
+// Erase implements [control.Gateway].
+func (g operator) Erase(seqs []uint64, by string) error { return g.Journal.Erase(seqs, by) }

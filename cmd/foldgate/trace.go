@@ -29,6 +29,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/control"
 )
 
 type traceFlags struct {
@@ -304,8 +305,9 @@ func (t *traceFlags) erase() *cobra.Command {
 		Use: "erase", Short: "Erase the payloads of records; the chain stays provable", Args: cobra.NoArgs,
 		Long: `Erase the payloads of the records that the filters select: arguments, results
 and texts. The rest of each record stays, with its hash. The journal records who
-erased how many payloads, and verify counts them. No gateway may run on the
-trace. Without --yes the command only says what it would erase.`,
+erased how many payloads, and verify counts them. A gateway that runs on the
+trace erases by itself, if it serves HTTP; one on standard input and output must
+be stopped first. Without --yes the command only says what it would erase.`,
 		Example: "  foldgate trace erase --principal alice --until 30d\n  foldgate trace erase --chain env_0198... --yes",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var empty error
@@ -331,14 +333,14 @@ trace. Without --yes the command only says what it would erase.`,
 				e := &erasure{dir: dir}
 				erasures = append(erasures, e)
 				if err = e.find(cmd.Context(), t.filter); err == nil {
-					err = e.open(yes)
+					err = e.open(cmd.Context(), yes)
 				}
 				if err != nil {
 					break
 				}
 			}
-			for _, e := range erasures { // only if no gateway has one of the journals
-				err = cmp.Or(e.run(err == nil && yes), err)
+			for _, e := range erasures { // only if all journals can be had
+				err = cmp.Or(e.run(cmd.Context(), err == nil && yes), err)
 			}
 			if done(); err != nil {
 				return err
@@ -357,9 +359,10 @@ trace. Without --yes the command only says what it would erase.`,
 // erasure is what is erased from one journal.
 type erasure struct {
 	dir     string
-	seqs    []uint64 // of the records that lose their payload
-	kept    int      // records whose payload can't be erased
-	journal *trace.Journal
+	seqs    []uint64        // of the records that lose their payload
+	kept    int             // records whose payload can't be erased
+	gateway *control.Client // that has the journal
+	journal *trace.Journal  // without one
 }
 
 func (e *erasure) find(ctx context.Context, f query.Filter) error {
@@ -376,36 +379,49 @@ func (e *erasure) find(ctx context.Context, f query.Filter) error {
 	return nil
 }
 
-// open takes the journal if something is to be erased.
-func (e *erasure) open(yes bool) (err error) {
+// open takes the journal, or finds the gateway that has it, if something is to be erased.
+func (e *erasure) open(ctx context.Context, yes bool) (err error) {
 	if !yes || len(e.seqs) == 0 {
+		return nil
+	}
+	state := filepath.Dir(e.dir)
+	found, _ := control.Find(ctx, state) // its error says that there is none
+	if i := slices.IndexFunc(found, func(c *control.Client) bool { return c.Dir == state }); i >= 0 && filepath.Base(e.dir) == "trace" {
+		e.gateway = found[i]
 		return nil
 	}
 	if info, err := os.Stat(e.dir); err != nil || !ownedByMe(info) { // the gateway could not write the new files
 		return cmp.Or(err, fmt.Errorf("%s belongs to another user: run this command as the user who runs the gateway (nothing was erased)", e.dir))
 	}
 	if e.journal, err = trace.Open(e.dir, trace.Options{}); errors.Is(err, trace.ErrInUse) {
-		err = fmt.Errorf("a gateway writes this trace: stop it, erase, and start it again (nothing was erased): %w", err)
+		err = fmt.Errorf("a gateway without a socket for operators writes this trace: stop it, erase, and start it again (nothing was erased): %w", err)
 	}
 	return err
 }
 
 // run erases if it is due, and closes the journal.
-func (e *erasure) run(due bool) (err error) {
-	if e.journal == nil {
-		return nil
-	}
-	if due {
-		by := "unknown"
-		if u, err := user.Current(); err == nil {
-			by = u.Username
-		}
+func (e *erasure) run(ctx context.Context, due bool) (err error) {
+	if due && (e.gateway != nil || e.journal != nil) {
 		// The index has the places of the lines as they were. A query may make one meanwhile.
 		if err = query.RemoveIndex(e.dir); err == nil {
-			err = cmp.Or(e.journal.Erase(e.seqs, by), query.RemoveIndex(e.dir))
+			err = cmp.Or(e.erase(ctx), query.RemoveIndex(e.dir))
 		}
 	}
-	return cmp.Or(err, e.journal.Close())
+	if e.journal != nil {
+		err = cmp.Or(err, e.journal.Close())
+	}
+	return err
+}
+
+func (e *erasure) erase(ctx context.Context) error {
+	if e.gateway != nil {
+		return e.gateway.Erase(ctx, e.seqs)
+	}
+	by := "unknown"
+	if u, err := user.Current(); err == nil {
+		by = u.Username
+	}
+	return e.journal.Erase(e.seqs, by)
 }
 
 func (e *erasure) report(w io.Writer, done bool) {

@@ -3,7 +3,9 @@ package trace
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,40 +36,18 @@ const spansAtOnce = 20_000
 // [Record.Erasable]. Hashes stay what they are, so the chain stays provable. The journal first
 // records that by erases them; Verify reports a payload that is missing without such a record.
 //
-// Each file is replaced at once by one without the payloads. If Erase fails, or the process ends
-// before, some files still have theirs: the same call erases the rest. A payload that does not fit
-// its hash is evidence and stays; that is an error once the others are erased.
+// Each file is replaced at once by one without the payloads; records may be appended meanwhile. If
+// Erase fails, or the process ends before, some files still have theirs: the same call erases the
+// rest. [Journal.Close] lets it finish the file that it is at. A payload that does not fit its hash is
+// evidence and stays; that is an error once the others are erased.
 func (j *Journal) Erase(seqs []uint64, by string) error {
 	seqs = slices.Compact(slices.Sorted(slices.Values(seqs)))
 	if len(seqs) == 0 {
 		return nil
 	}
-	j.writing.Lock()
-	defer j.writing.Unlock()
-	if j.broken != nil {
-		return j.broken
-	}
-	var spans []Span
-	for _, seq := range seqs {
-		spans = addSeq(spans, seq)
-	}
-	if open, _ := SegmentSeq(j.name); seqs[len(seqs)-1] >= open { // only whole files are rewritten
-		if err := j.rotate(); err != nil {
-			return err
-		}
-	}
-	for some := range slices.Chunk(spans, spansAtOnce) {
-		if err := j.note(Event{Event: EventErased, Erased: some, By: by}); err != nil {
-			return err
-		}
-	}
-	if err := j.sync(); err != nil {
-		return err
-	}
-	if err := j.writeHeadAt(j.headNow()); err != nil {
-		return err
-	}
-	names, err := Segments(j.dir)
+	j.erasing.Lock()
+	defer j.erasing.Unlock()
+	names, err := j.announce(seqs, by)
 	if err != nil {
 		return err
 	}
@@ -80,7 +60,10 @@ func (j *Journal) Erase(seqs []uint64, by string) error {
 		if from == to {
 			continue
 		}
-		kept, err := eraseIn(filepath.Join(j.dir, name), seqs[from:to])
+		if j.isClosed() {
+			return fmt.Errorf("%w; run the erasure again", ErrClosed)
+		}
+		kept, err := j.eraseIn(filepath.Join(j.dir, name), seqs[from:to])
 		if err != nil {
 			return fmt.Errorf("%s: %w; run the erasure again", name, err)
 		}
@@ -91,9 +74,40 @@ func (j *Journal) Erase(seqs []uint64, by string) error {
 	return cmp.Or(syncDir(j.dir), changed)
 }
 
+// announce records that the payloads of these records are about to be erased, and returns the segments.
+// No record with these numbers is in the last one.
+func (j *Journal) announce(seqs []uint64, by string) (names []string, err error) {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if j.broken != nil {
+		return nil, j.broken
+	}
+	var spans []Span
+	for _, seq := range seqs {
+		spans = addSeq(spans, seq)
+	}
+	if open, _ := SegmentSeq(j.name); seqs[len(seqs)-1] >= open { // only whole files are rewritten
+		if err := j.rotate(); err != nil {
+			return nil, err
+		}
+	}
+	for some := range slices.Chunk(spans, spansAtOnce) {
+		if err := j.note(Event{Event: EventErased, Erased: some, By: by}); err != nil {
+			return nil, err
+		}
+	}
+	if err := j.sync(); err != nil {
+		return nil, err
+	}
+	if err := j.writeHeadAt(j.headNow()); err != nil {
+		return nil, err
+	}
+	return Segments(j.dir)
+}
+
 // eraseIn replaces the segment by one without the payloads of the records with these numbers. It
 // returns the first record that keeps its payload because it does not fit its hash, 0 for none.
-func eraseIn(path string, seqs []uint64) (kept uint64, err error) {
+func (j *Journal) eraseIn(path string, seqs []uint64) (kept uint64, err error) {
 	tmp := path + ".tmp" // the next start removes one that is left
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -116,13 +130,27 @@ func eraseIn(path string, seqs []uint64) (kept uint64, err error) {
 		_, failed := w.Write(line) // the next Write and Flush have it, too
 		return failed == nil
 	})
+	if errors.Is(err, fs.ErrNotExist) { // retention was quicker
+		f.Close()
+		return 0, nil
+	}
 	if err = cmp.Or(err, w.Flush()); err == nil {
 		err = f.Sync()
 	}
 	if err = cmp.Or(err, f.Close()); err == nil {
-		err = os.Rename(tmp, path)
+		err = j.replace(path, tmp)
 	}
 	return kept, err
+}
+
+// replace gives a segment the content of tmp, unless retention has removed it meanwhile.
+func (j *Journal) replace(path, tmp string) error {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return os.Rename(tmp, path)
 }
 
 // unannounced returns the first of the erased records that no record about an erasure names, 0 for

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -158,6 +159,51 @@ func TestErase(t *testing.T) {
 				t.Errorf("after a start: %v", r.Faults)
 			}
 		})
+	}
+}
+
+// TestEraseBesideAppends: while payloads are erased, records are appended and retention removes files, which
+// stay removed. Close ends an erasure.
+func TestEraseBesideAppends(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 2000, RetainFiles: 20, Sync: SyncNever})
+	var all []uint64
+	for n := range uint64(1000) {
+		all = append(all, n+1)
+	}
+	done := make(chan error)
+	go func() {
+		for {
+			if err := j.Erase(all, "root"); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	for range 500 {
+		add(t, j, &Record{From: "a", Kind: "k", Payload: []byte(`{"text":"personal"}`)})
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, ErrClosed) {
+		t.Errorf("an erasure after Close: %v", err)
+	}
+	if r := verify(t, dir); !r.OK() || r.Files > 20 {
+		t.Errorf("%+v", r)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+	gone, tmp := filepath.Join(dir, SegmentName(1)), filepath.Join(dir, "x.tmp")
+	if err := os.WriteFile(tmp, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.replace(gone, tmp); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(gone); err == nil {
+		t.Error("an erasure brings a file back that retention has removed")
 	}
 }
 

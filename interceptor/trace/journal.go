@@ -62,6 +62,8 @@ type Journal struct {
 	lock       *os.File
 	maxPayload int // tests set a smaller one
 
+	erasing sync.Mutex // held during an erasure, and before writing
+
 	queueMu sync.Mutex // guards queue, closed
 	queue   []*pending
 	closed  bool
@@ -678,6 +680,12 @@ func (j *Journal) setErr(err error) error {
 	return failed
 }
 
+func (j *Journal) isClosed() bool {
+	j.queueMu.Lock()
+	defer j.queueMu.Unlock()
+	return j.closed
+}
+
 // Close writes the head, syncs and releases the directory. It finishes Appends
 // that have begun; later ones return [ErrClosed].
 func (j *Journal) Close() error {
@@ -690,6 +698,8 @@ func (j *Journal) Close() error {
 	j.queueMu.Unlock()
 	close(j.stop)
 	<-j.stopped
+	j.erasing.Lock() // the next process must not find this one replacing files
+	defer j.erasing.Unlock()
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	j.writeQueue() // Appends that queued before closed was set and wait for the lock

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -86,11 +87,20 @@ func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
 	return ask[Reloaded](ctx, c, http.MethodPost, "reload")
 }
 
+// Erase is [Gateway.Erase], for the user of the process.
+func (c *Client) Erase(ctx context.Context, seqs []uint64) error {
+	body, err := json.Marshal(spansOf(seqs))
+	if err == nil {
+		_, err = ask[struct{}](ctx, c, http.MethodPost, "trace/erase", body...)
+	}
+	return err
+}
+
 // maxAnswer bounds an answer that the client reads, in bytes.
 const maxAnswer = 64 << 20
 
-func ask[T any](ctx context.Context, c *Client, method, path string) (out T, err error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://foldgate/v1/"+path, nil)
+func ask[T any](ctx context.Context, c *Client, method, path string, body ...byte) (out T, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://foldgate/v1/"+path, bytes.NewReader(body))
 	if err != nil {
 		return out, err
 	}
@@ -102,7 +112,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string) (out T, err
 		return out, fmt.Errorf("the gateway in %s did not answer: it is another user's (run the command as that user, such as with sudo -u), or has just ended: %w", c.Dir, err)
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err == nil && res.StatusCode >= http.StatusBadRequest {
 		var fault struct{ Error string }
 		_ = json.Unmarshal(body, &fault)

@@ -7,22 +7,27 @@
 //	GET    /v1/budgets           {"budgets":[Budget, …]}
 //	DELETE /v1/budgets/{limit}   {"reset":2}; ?subject= names one subject
 //	POST   /v1/reload            Reloaded
+//	POST   /v1/trace/erase       {}; the body [[2,5],[9,9]] names records by spans of their numbers
 //
 // A failure has a status of 400 or more and the body {"error":"what to do"}. Later versions may add
 // members; what is removed or changes its meaning gets another path.
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -40,6 +45,8 @@ type Gateway interface {
 	ResetBudget(ctx context.Context, limit, subject string) (int, error)
 	// Reload puts the changed configuration in force.
 	Reload() (Reloaded, error)
+	// Erase erases the payloads of the records of the trace with these numbers, for by.
+	Erase(seqs []uint64, by string) error
 }
 
 // ErrNoBranch is the error of [Gateway.EndBranch] for a branch that is not open at the gateway.
@@ -200,7 +207,56 @@ func Handler(g Gateway) http.Handler {
 		return reset{n}, err
 	})
 	handle("POST /v1/reload", func(*http.Request) (any, error) { return g.Reload() })
+	handle("POST /v1/trace/erase", func(r *http.Request) (any, error) {
+		seqs, err := readSpans(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		by := User(r)
+		if u, err := user.LookupId(by); err == nil {
+			by = u.Username
+		}
+		return struct{}{}, g.Erase(seqs, cmp.Or(by, "unknown"))
+	})
 	return mux
+}
+
+// Bounds of one erasure: the body in bytes, and the records.
+const (
+	maxSpans  = 64 << 20
+	maxErased = 20_000_000
+)
+
+// span is the numbers of records that follow each other: the first and the last.
+type span [2]uint64
+
+// spansOf returns the spans of seqs.
+func spansOf(seqs []uint64) (all []span) {
+	for _, seq := range slices.Compact(slices.Sorted(slices.Values(seqs))) {
+		if n := len(all); n > 0 && seq == all[n-1][1]+1 {
+			all[n-1][1] = seq
+		} else {
+			all = append(all, span{seq, seq})
+		}
+	}
+	return all
+}
+
+// readSpans returns the numbers in spans.
+func readSpans(r io.Reader) (seqs []uint64, err error) {
+	var all []span
+	if err := json.NewDecoder(io.LimitReader(r, maxSpans)).Decode(&all); err != nil {
+		return nil, fmt.Errorf("the numbers of records: %w", err)
+	}
+	for _, s := range all {
+		if s[1] < s[0] || s[1]-s[0] >= uint64(maxErased-len(seqs)) { // #nosec G115: not below 0
+			return nil, fmt.Errorf("records %d to %d: the first comes first, and one erasure has at most %d records; name fewer, such as by --until", s[0], s[1], maxErased)
+		}
+		for n := range s[1] - s[0] + 1 {
+			seqs = append(seqs, s[0]+n)
+		}
+	}
+	return seqs, nil
 }
 
 type branches struct {

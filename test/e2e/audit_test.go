@@ -26,7 +26,7 @@ import (
 
 // Two gateways with directories of their own are one audit: queries, sums and verification read both,
 // in the order of time, and say whose each record is. What one principal said is found, exported and
-// erased in both; both chains stay provable, and what others said stays.
+// erased in both, of which one still runs; both chains stay provable, and what others said stays.
 func TestAuditOfSeveralDirectories(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -44,9 +44,7 @@ func TestAuditOfSeveralDirectories(t *testing.T) {
 			tool(t, c, ctx, "files__search_files", fmt.Sprintf(`{"pattern":"said by %s %d"}`, who, n))
 		}
 	}
-	for _, g := range gates {
-		g.stop()
-	}
+	gates[0].stop()
 	// One by name, the other by a pattern.
 	audit := newGateway(t, "")
 	dirs := []string{"--dir", filepath.Join(gates[0].dir, "state"), "--dir", filepath.Join(gates[1].dir, "stat*")}
@@ -88,6 +86,13 @@ func TestAuditOfSeveralDirectories(t *testing.T) {
 	}
 
 	run("trace", "erase", "--principal", "alice", "--yes")
+	tool(t, gates[1].as(t, at[1], mcpclient.Modern, "alice"), ctx, "files__search_files", `{"pattern":"said after that"}`)
+	if got := gates[1].trace("--principal", "alice", "--tool", "search_files"); len(got) != 8 || len(got[0].Payload) > 0 || !strings.Contains(string(got[6].Payload), "said after that") {
+		t.Errorf("the gateway that runs: %d records of alice, %+v", len(got), got)
+	}
+	if got := gates[1].trace("--kind", "system/access"); len(got) != 1 || !strings.Contains(string(got[0].Payload), "/v1/trace/erase") {
+		t.Errorf("the operator's requests: %+v", got)
+	}
 	for _, g := range gates {
 		files, err := filepath.Glob(filepath.Join(g.dir, "state", "trace", "*"))
 		if err != nil || len(files) == 0 {

@@ -61,6 +61,7 @@ type exporter struct {
 	state  state
 	file   string // of the next record, "" if it is to be found
 	offset int64
+	info   os.FileInfo   // of the file that offset is of
 	wait   time.Duration // before the next attempt, 0 after a success
 }
 
@@ -254,9 +255,20 @@ func (e *exporter) locate() (err error) {
 // read fills the batch with what follows in the segment, up to the record last. It returns the state
 // for when the log store has confirmed them, and the place of the record after them.
 func (e *exporter) read(ctx context.Context, last uint64) (next state, file string, offset int64, err error) {
+	path := filepath.Join(e.dir, e.file)
+	if e.offset > 0 && e.replaced(path) {
+		e.offset = 0
+	}
+	if e.offset == 0 {
+		if e.info, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) { // retention was quicker
+			return e.state, "", 0, nil
+		} else if err != nil {
+			return next, file, 0, err
+		}
+	}
 	next, file, offset = e.state, e.file, e.offset
 	size, ended := 0, true
-	err = trace.ReadLines(filepath.Join(e.dir, file), offset, func(line []byte, at int64, whole bool) bool {
+	err = trace.ReadLines(path, offset, func(line []byte, at int64, whole bool) bool {
 		if ended = whole; !whole {
 			return false
 		}
@@ -283,8 +295,13 @@ func (e *exporter) read(ctx context.Context, last uint64) (next state, file stri
 		offset = at + length
 		return true
 	})
-	if errors.Is(err, fs.ErrNotExist) { // retention was quicker
+	if errors.Is(err, fs.ErrNotExist) { // now
 		return e.state, "", 0, nil
+	}
+	if err == nil && e.replaced(path) { // what was read may have begun in the middle of a line
+		clear(e.batch)
+		e.batch = e.batch[:0]
+		return e.state, file, 0, nil
 	}
 	if err == nil && ended && next.Seq < last { // it goes on in the next segment
 		names, err := trace.Segments(e.dir)
@@ -293,6 +310,13 @@ func (e *exporter) read(ctx context.Context, last uint64) (next state, file stri
 		}
 	}
 	return next, file, offset, err
+}
+
+// replaced reports whether an erasure has put another file, with shorter lines, in the place of the one
+// that offset is of.
+func (e *exporter) replaced(path string) bool {
+	now, err := os.Stat(path)
+	return err == nil && !os.SameFile(e.info, now)
 }
 
 func (e *exporter) emit(ctx context.Context, r *trace.Record, line string) {

@@ -144,6 +144,35 @@ func TestExport(t *testing.T) {
 	})
 }
 
+// An erasure makes lines shorter that are sent, and others that are not. None is lost or sent twice.
+func TestExportBesideAnErasure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, s := t.TempDir(), new(store)
+		var log bytes.Buffer
+		j := open(t, dir, trace.Options{})
+		stop := Start(dir, s, resource.Empty(), slog.New(slog.NewTextHandler(&log, nil)))
+		add(t, j, 100)
+		time.Sleep(5 * time.Second)
+		s.set(errors.New("down"))
+		add(t, j, 100)
+		time.Sleep(5 * time.Second)
+		if err := j.Erase([]uint64{2, 3, 50, 51, 150}, "root"); err != nil {
+			t.Fatal(err)
+		}
+		s.set(nil)
+		add(t, j, 100)
+		time.Sleep(2 * time.Minute)
+		end(t, stop, j)
+		want, err := trace.Verify(t.Context(), dir, trace.VerifyOptions{})
+		if err != nil || !want.OK() || want.Erased != 5 {
+			t.Fatal(want, err)
+		}
+		if got := s.check(t); !got.OK() || got.Records != want.Records || len(s.bodies) != int(want.Records) || strings.Contains(log.String(), "damaged") {
+			t.Errorf("exported %+v, want %+v\n%s", got, want, &log)
+		}
+	})
+}
+
 // What retention removed before it was sent is missing in the export, and the check says so.
 func TestExportAfterRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
