@@ -98,20 +98,12 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
-	out := bufio.NewWriterSize(patient{w}, 64<<10)
+	out := bufio.NewWriterSize(control.PatientWriter{ResponseWriter: w}, 64<<10)
 	err := cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), []string{filepath.Join(g.Dir, "trace")}, f)), out.Flush())
 	if err != nil && r.Context().Err() == nil {
 		g.log.Warn("the trace could not be read for an auditor", "err", err)
 		panic(http.ErrAbortHandler) // the reader must not take a part for the whole
 	}
-}
-
-// patient gives each write a deadline of its own.
-type patient struct{ http.ResponseWriter }
-
-func (p patient) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
-	return p.ResponseWriter.Write(b)
 }
 
 // RecordLogin writes a login of a person, by a command of the operator, to the trace of c.

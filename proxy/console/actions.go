@@ -102,19 +102,11 @@ func (c *Console) export(r *request) error {
 	defer c.exporting.Unlock()
 	r.w.Header().Set("Content-Type", "application/jsonl")
 	r.w.Header().Set("Content-Disposition", `attachment; filename="foldgate-`+time.Now().UTC().Format("20060102-150405")+`.jsonl"`)
-	if err := query.Export(r.Context(), patient{r.w}, c.o.Dirs[journal-1], f); err != nil {
+	if err := query.Export(r.Context(), control.PatientWriter{ResponseWriter: r.w}, c.o.Dirs[journal-1], f); err != nil {
 		if r.Context().Err() == nil {
 			c.o.Log.Error("an export was not finished", "err", err)
 		}
 		panic(http.ErrAbortHandler) // nobody must take a part for the whole
 	}
 	return nil
-}
-
-// patient gives each write a deadline of its own.
-type patient struct{ http.ResponseWriter }
-
-func (p patient) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(30 * time.Second)) // every server of the console can
-	return p.ResponseWriter.Write(b)
 }

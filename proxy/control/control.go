@@ -270,3 +270,12 @@ type budgets struct {
 type reset struct {
 	Reset int `json:"reset"`
 }
+
+// PatientWriter gives each write a deadline of its own: an answer may last as long as its reader reads.
+type PatientWriter struct{ http.ResponseWriter }
+
+// Write implements [http.ResponseWriter].
+func (w PatientWriter) Write(b []byte) (int, error) {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
+	return w.ResponseWriter.Write(b)
+}

@@ -26,18 +26,7 @@ var apis = []string{"openai", "anthropic"}
 // agentGateway starts a model of the given turns, and a gateway before the fixtures that uses it.
 func agentGateway(t *testing.T, api, more string, agents ...llmstub.Agent) (g *gateway, stub *llmstub.Server, secret string) {
 	t.Helper()
-	stub, err := llmstub.Start(agents...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := stub.Close(); err != nil {
-			t.Error(err)
-		}
-		for _, fault := range stub.Faults() {
-			t.Error("the model: " + fault)
-		}
-	})
+	stub = startModel(t, agents...)
 	dir, secret := t.TempDir(), fixtures.Secret()
 	if err := fixtures.Write(dir, secret); err != nil {
 		t.Fatal(err)

@@ -59,8 +59,8 @@ type hostRun struct {
 	servers    map[string]mcpServer
 }
 
-// newHostRun starts the model. The working directory has the fixtures.
-func newHostRun(t *testing.T, agents ...llmstub.Agent) *hostRun {
+// startModel starts a model for the time of the test.
+func startModel(t *testing.T, agents ...llmstub.Agent) *llmstub.Server {
 	t.Helper()
 	stub, err := llmstub.Start(agents...)
 	if err != nil {
@@ -74,6 +74,13 @@ func newHostRun(t *testing.T, agents ...llmstub.Agent) *hostRun {
 			t.Error("the model: " + fault)
 		}
 	})
+	return stub
+}
+
+// newHostRun starts the model. The working directory has the fixtures.
+func newHostRun(t *testing.T, agents ...llmstub.Agent) *hostRun {
+	t.Helper()
+	stub := startModel(t, agents...)
 	// A short name, as directories of projects have: errors quote it.
 	work, err := os.MkdirTemp("", "shop")
 	if err != nil {

@@ -110,14 +110,10 @@ func TestMemoriesOfARun(t *testing.T) {
 	ctx := testContext(t)
 	const secret = "ghp_x7Kd9QmZ2bx7Kd9QmZ2bx7Kd9QmZ2bx7Kd9Q"
 	prompt := ""
-	stub, err := llmstub.Start(llmstub.Agent{Play: func(r llmstub.Request) (llmstub.Reply, error) {
+	stub := startModel(t, llmstub.Agent{Play: func(r llmstub.Request) (llmstub.Reply, error) {
 		prompt = r.First("user")
 		return llmstub.Reply{Calls: []llmstub.Call{{Name: "branch_return", Arguments: `{"message":"known"}`}}}, nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stub.Close()
 	file := recordFile(t)
 	model := fmt.Sprintf("llm: {api: openai, url: %q, model: m}\n", stub.URL())
 	remember := "  remember: {tool: fake__raw, arguments: {result: {content: []}, title: \"${description}\", said: \"${message}\", outcome: \"${outcome}\", cost: \"${cost}\"}}\n"
@@ -218,14 +214,10 @@ func TestMemoryServer(t *testing.T) {
 	ctx := testContext(t)
 	const secret = "ghp_x7Kd9QmZ2bx7Kd9QmZ2bx7Kd9QmZ2bx7Kd9Q"
 	prompt := ""
-	stub, err := llmstub.Start(llmstub.Agent{Play: func(r llmstub.Request) (llmstub.Reply, error) {
+	stub := startModel(t, llmstub.Agent{Play: func(r llmstub.Request) (llmstub.Reply, error) {
 		prompt = r.First("user")
 		return llmstub.Reply{Status: 401}, nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stub.Close()
 	graph := filepath.Join(t.TempDir(), "graph.jsonl")
 	g := newGateway(t, fmt.Sprintf(`upstreams:
   memory: {command: %s, env: {MEMORY_FILE_PATH: %q}}
