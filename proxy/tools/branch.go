@@ -65,11 +65,11 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 		}
 		return body, nil
 	}
-	x := t.start(r, b)
+	a := t.start(r, b)
 	if t.asTask(r, wait) {
-		return t.newTask(r, b, x, nil), nil
+		return t.newTask(r, b, a, nil), nil
 	}
-	return t.ran(ctx, r, x, wait)
+	return t.awaitOne(ctx, r, a, wait)
 }
 
 // opened returns the answer of branch_create about a branch in which the host works.
@@ -152,8 +152,8 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, err
 	}
 	if in.WaitSeconds != nil && (in.BranchID != "" || in.SessionID == "") {
-		if runs := t.runsOf(c.Caller(), in.BranchID); len(runs) > 0 {
-			return t.statusOfRuns(ctx, r, runs, time.Duration(min(*in.WaitSeconds, answerWithin.Seconds()))*time.Second)
+		if agents := t.agentsOf(c.Caller(), in.BranchID); len(agents) > 0 {
+			return t.awaitAll(ctx, r, agents, time.Duration(min(*in.WaitSeconds, answerWithin.Seconds()))*time.Second)
 		}
 	}
 	if in.BranchID == "" && in.SessionID == "" {

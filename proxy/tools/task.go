@@ -22,11 +22,9 @@ const (
 
 // task is a branch_create whose result the host fetches later. Its id is that of the branch.
 type task struct {
-	t      *Tools
 	caller folding.Caller // that made it
 	branch folding.Branch
-	run    *run        // nil if the branch was only opened
-	expiry *time.Timer // forgets the task
+	agent  *agent // nil if the branch was only opened
 
 	mu        sync.Mutex // guards what follows
 	result    []byte     // once it is known
@@ -36,7 +34,7 @@ type task struct {
 // asTask reports whether the host gets a branch_create as a task. A legacy host asks for it; a modern host says
 // that it knows tasks, and gets one if it had to wait.
 func (t *Tools) asTask(r *conn.Request, wait bool) bool {
-	if t.mayRun() != nil || r.Call.Origin.Thread == runThread {
+	if t.mayRun() != nil || r.Call.Origin.Thread == agentThread {
 		return false
 	}
 	if typed(r.Call) {
@@ -47,10 +45,10 @@ func (t *Tools) asTask(r *conn.Request, wait bool) bool {
 	return rawjson.KindOf(asked) == rawjson.Object
 }
 
-// newTask makes a task of a branch_create, which has a run or a result, and returns what the host gets at once.
-func (t *Tools) newTask(r *conn.Request, b folding.Branch, x *run, result []byte) []byte {
-	k := &task{t: t, caller: r.Call.Caller(), branch: b, run: x, result: result}
-	k.expiry = time.AfterFunc(k.ttl(), func() {
+// newTask makes a task of a branch_create, which has an agent or a result, and returns what the host gets at once.
+func (t *Tools) newTask(r *conn.Request, b folding.Branch, a *agent, result []byte) []byte {
+	k := &task{caller: r.Call.Caller(), branch: b, agent: a, result: result}
+	time.AfterFunc(k.ttl(), func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(t.tasks, b.ID)
@@ -58,7 +56,6 @@ func (t *Tools) newTask(r *conn.Request, b folding.Branch, x *run, result []byte
 	t.mu.Lock()
 	own := t.tasksOf(func(other *task) bool { return other.caller.Principal == k.caller.Principal })
 	if len(own) >= maxTasks {
-		own[0].expiry.Stop()
 		delete(t.tasks, own[0].branch.ID)
 	}
 	t.tasks[b.ID] = k
@@ -119,8 +116,8 @@ func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 	case r.Method == "tasks/update" && modern: // it never asks for input
 		return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
 	case r.Method == interceptor.MethodTaskResult && !modern:
-		if k.run != nil {
-			if err := t.wait(ctx, r, []*run{k.run}, forever); err != nil {
+		if k.agent != nil {
+			if err := waitFor(ctx, r, []*agent{k.agent}, forever); err != nil {
 				return wire.Message{}, err
 			}
 		}
@@ -140,27 +137,17 @@ func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 func (k *task) ttl() time.Duration { return k.branch.ExpiresAt.Sub(k.branch.CreatedAt) + answerKept }
 
 // over reports whether there is a result.
-func (k *task) over() bool {
-	if k.run == nil {
-		return true
-	}
-	select {
-	case <-k.run.done:
-		return true
-	default:
-		return false
-	}
-}
+func (k *task) over() bool { return k.agent == nil || k.agent.isDone() }
 
 // answer returns the result of a task that is over. A host may fetch it again.
 func (k *task) answer(ctx context.Context, c *interceptor.Call) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.result == nil {
-		k.result = k.t.single(ctx, c, k.run)
+		k.result = k.agent.result(ctx, c)
 	}
-	if k.run != nil {
-		c.Outcome.Checked, c.Outcome.Clean = true, true // as single does
+	if k.agent != nil {
+		c.Outcome.Checked, c.Outcome.Clean = true, true // as its result says
 	}
 	return k.result
 }
@@ -173,17 +160,17 @@ func (k *task) cancel() bool {
 		return false
 	}
 	k.cancelled = true
-	k.run.cancel(context.Canceled)
+	k.agent.cancel(context.Canceled)
 	return true
 }
 
 // state returns the state of the task, without its result.
 func (k *task) state(modern bool) json.RawMessage {
 	status, message, last := "completed", "", k.branch.CreatedAt
-	if k.run != nil {
-		k.run.mu.Lock()
-		last, message = k.run.last, fmt.Sprintf("turn %d of at most %d", k.run.turns, k.run.llm.MaxTurns)
-		k.run.mu.Unlock()
+	if k.agent != nil {
+		k.agent.mu.Lock()
+		last, message = k.agent.last, fmt.Sprintf("turn %d of at most %d", k.agent.turns, k.agent.llm.MaxTurns)
+		k.agent.mu.Unlock()
 	}
 	k.mu.Lock()
 	switch {

@@ -55,8 +55,8 @@ type Models interface {
 	Open(config.LLM) runner.Model
 }
 
-// Agents is what a branch needs to run by itself, beside [Router.CallTool].
-type Agents interface {
+// AgentCalls makes calls for branches that run by themselves, beside [Router.CallTool].
+type AgentCalls interface {
 	// Callable returns the definitions of the tools that CallTool calls for the parent, as models read them.
 	Callable(ctx context.Context, parent *conn.Request) []json.RawMessage
 	// Run runs a call down the chain that end answers.
@@ -66,17 +66,17 @@ type Agents interface {
 // Tools are foldgate's own tools. All methods are safe for concurrent use.
 type Tools struct {
 	Options
-	lifetime context.Context
-	router   Router
-	models   Models         // nil: no branch runs by itself
-	agents   Agents         // likewise
-	wg       sync.WaitGroup // the batches and runs under way
+	lifetime   context.Context
+	router     Router
+	models     Models         // nil: no branch runs by itself
+	agentCalls AgentCalls     // likewise
+	wg         sync.WaitGroup // the batches and agents under way
 
 	mu sync.Mutex
 	// batches are the batches under way and those with an answer that was not fetched yet, by handle.
 	batches map[string]*batch
-	// runs are the branches that run by themselves, and those with an answer that was not fetched yet, by id.
-	runs map[string]*run
+	// agents work in branches that run by themselves, or have an answer that was not fetched yet, by branch.
+	agents map[string]*agent
 	// tasks are the calls of branch_create that became tasks, by the ids of their branches.
 	tasks map[string]*task
 }
@@ -84,14 +84,14 @@ type Tools struct {
 // New returns the tools. Batches end with lifetime. SetRouter must be called before the first
 // branch_run.
 func New(lifetime context.Context, o Options) *Tools {
-	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}, runs: map[string]*run{}, tasks: map[string]*task{}}
+	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}, agents: map[string]*agent{}, tasks: map[string]*task{}}
 }
 
 // SetRouter sets what makes the calls of batches.
 func (t *Tools) SetRouter(r Router) { t.router = r }
 
 // SetModels lets branches run by themselves, if the configuration has a model.
-func (t *Tools) SetModels(m Models, a Agents) { t.models, t.agents = m, a }
+func (t *Tools) SetModels(m Models, c AgentCalls) { t.models, t.agentCalls = m, c }
 
 // Instructions tell the model when to branch. Every session pays for them, so they state one rule
 // and the three steps.
@@ -248,14 +248,6 @@ func (t *Tools) Close() error {
 		if b.expiry != nil {
 			b.expiry.Stop()
 		}
-	}
-	for _, x := range t.runs {
-		if x.expiry != nil {
-			x.expiry.Stop()
-		}
-	}
-	for _, k := range t.tasks {
-		k.expiry.Stop()
 	}
 	return nil
 }
