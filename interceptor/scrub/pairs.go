@@ -26,7 +26,7 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 		if err != nil {
 			return nil, err
 		}
-		table := 0 // the end of the last one
+		table := -1 // the end of the last one, or of a line that begins none
 		for _, m := range matches {
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
@@ -48,12 +48,12 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 					all = appendPairs(all, text, m.Start, value)
 				}
 			}
-			if m.Start >= table {
-				find := x.appendTable
-				if row {
-					find = x.appendColumns
-				}
-				if all, table, err = find(all, text, m.Start); err != nil {
+			find := x.appendTable
+			if row {
+				find = x.appendColumns
+			}
+			for at := max(m.Start, table+1); at < m.End; at = table + 1 { // the header may be the match's last line
+				if all, table, err = find(all, text, at); err != nil {
 					return nil, err
 				}
 			}
@@ -123,14 +123,14 @@ func isRow(text string, at int, value span) bool {
 }
 
 // appendColumns appends the columns with secrets of the table in whose header a name contains byte at,
-// if two or more blanks separate the columns, and returns the end of the table, or at if there is none.
+// if two or more blanks separate the columns, and returns the end of the table, or of the line if there is none.
 // The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled.
 func (x *examination) appendColumns(all []decoded, text string, at int) ([]decoded, int, error) {
 	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
 	ruled := lineAt(text, min(header.End+1, len(text)))
 	if first := text[header.Start:header.End]; len(first) > maxHeader || strings.ContainsAny(first, notInNames+"|,;\t\"'`*") ||
 		strings.ToUpper(first) != first && strings.Trim(text[ruled.Start:ruled.End], "- \r") != "" {
-		return all, at, nil
+		return all, header.End, nil
 	}
 	var names []span
 	filled := 0
@@ -180,7 +180,8 @@ rows:
 	if x.cells = found; len(found) == 0 {
 		return all, header.End, nil
 	}
-	return append(all, fromCells(text, found)), found[len(found)-1].value.End, nil
+	end := found[len(found)-1].value.End
+	return append(all, fromCells(text, found)), end, nil
 }
 
 // maxName is the length of the longest name of a column, maxHeader that of a header of columns that
@@ -193,30 +194,29 @@ const (
 
 // The first line of a table can be a row with the name of a package such as passwd or base-passwd. It is
 // one if it has a path, number, version or date, or if its cells recur below: in leastRepeated rows, and in
-// that part of all. Other names of secrets name a column.
+// that part of all. Other names of secrets name a column, but in a line with signs that few names of columns
+// have: it is a row, as of an index, if its cells recur in leastRepeated rows (a path recurs in any path), and
+// code if it is indented or its end has a sign of code.
 const leastRepeated = 4
 
 // appendTable appends the columns with secrets of the table in whose header a name contains byte at,
-// and returns the end of the table, or at if there is none. The rows have as many cells as the
-// header.
+// and returns the end of the table, or of the line if there is none.
 func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded, int, error) {
-	const separators = "|\t;,"
-	from, to := max(0, at-maxName), min(at+maxName, len(text))
-	from += strings.LastIndexAny(text[from:at], separators+"\n") + 1
-	if n := strings.IndexAny(text[at:to], separators+"\n"); n >= 0 {
-		to = at + n
-	}
-	if to-from > maxName || strings.ContainsAny(text[from:to], notInNames) {
-		return all, at, nil // most lines with a name of a secret are no header
-	}
 	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
-	separator := byte(',')
-	for _, c := range []byte(separators) {
-		if strings.IndexByte(text[header.Start:header.End], c) >= 0 {
-			separator = c
-			break
+	for _, separator := range []byte("|\t;,") {
+		if strings.IndexByte(text[header.Start:header.End], separator) < 0 {
+			continue
+		}
+		more, end, err := x.appendCellsBelow(all, text, header, separator)
+		if err != nil || len(more) > len(all) {
+			return more, end, err
 		}
 	}
+	return all, header.End, nil
+}
+
+// appendCellsBelow is appendTable for one header and separator. The rows have as many cells as the header.
+func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte) ([]decoded, int, error) {
 	names := appendCells(nil, text, header, separator)
 	filled, secret, row := 0, false, true
 	for _, n := range names {
@@ -234,6 +234,12 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 	}
 	if filled < 2 || !secret {
 		return all, header.End, nil
+	}
+	line := text[header.Start:header.End]
+	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
+	if end := strings.TrimRight(line, " \t\r"); (separator == ',' || separator == ';') &&
+		(line[0] == '\t' || signs && (line[0] == ' ' || strings.IndexByte(",;([{", end[len(end)-1]) >= 0)) {
+		return all, header.End, nil // code
 	}
 	found := x.cells[:0]
 	var cells []span
@@ -255,16 +261,20 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 			continue // tables that were put together
 		}
 		for i, c := range cells {
-			switch name := text[names[i].Start:names[i].End]; {
-			case c.Start == c.End:
-			case isSecretName(text, names[i]):
-				found = append(found, cell{name, c})
-			case text[c.Start:c.End] == name:
+			name := text[names[i].Start:names[i].End]
+			if c.Start == c.End {
+				continue
+			}
+			if text[c.Start:c.End] == name || name != "" && name[0] == '/' && text[c.Start] == '/' {
 				repeated[i]++
+			}
+			if isSecretName(text, names[i]) {
+				found = append(found, cell{name, c})
 			}
 		}
 	}
-	if x.cells = found; len(found) == 0 || row && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
+	most := slices.Max(repeated)
+	if x.cells = found; len(found) == 0 || row && most >= max(rows/leastRepeated, leastRepeated) || signs && most >= leastRepeated {
 		return all, header.End, nil
 	}
 	end := found[len(found)-1].value.End
