@@ -491,7 +491,11 @@ func isQuotedPrintable(text string) bool {
 			return false
 		}
 		at += i
-		switch rest := text[at+1:]; {
+		rest := text[at+1:]
+		if rest != "" && rest[0] != '3' && rest[0] != '\r' && rest[0] != '\n' {
+			continue
+		}
+		switch {
 		case strings.HasPrefix(rest, "3D"):
 			return true
 		case strings.HasPrefix(rest, "\n"), strings.HasPrefix(rest, "\r\n"):

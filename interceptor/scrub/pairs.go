@@ -321,7 +321,7 @@ func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, er
 }
 
 // secretWords has the words in the names of columns with secrets.
-var secretWords, _ = regexset.NewLiterals([]string{"passw", "secret", "token", "key", "credential"})
+var secretWords = regexset.NewLiterals([]string{"passw", "secret", "token", "key", "credential"})
 
 func isSecretName(text string, s span) bool {
 	name := text[s.Start:s.End]

@@ -379,9 +379,9 @@ func newAllowlist(e *allowEntry) (*allowlist, error) {
 		a.stopWords = append(a.stopWords, strings.ToLower(w))
 	}
 	if len(a.stopWords) > 8 && !slices.ContainsFunc(a.stopWords, func(w string) bool { return !regexset.Searchable(w) }) {
-		a.literals, err = regexset.NewLiterals(a.stopWords)
+		a.literals = regexset.NewLiterals(a.stopWords)
 	}
-	return a, err
+	return a, nil
 }
 
 // stops reports whether a secret contains a stop word.

@@ -119,16 +119,32 @@ func (d *dfa) start(text string, from int) int32 {
 	return d.begin[kind]
 }
 
+// fails reports whether nothing matches from byte i on, if the next two bytes tell.
+func (d *dfa) fails(text string, i int) bool {
+	state := d.begin[0]
+	if d.p.looks {
+		state = d.begin[kindBefore(text, i)]
+	}
+	for end := min(i+2, len(text)); i < end && text[i] < utf8.RuneSelf && state > 0; i++ {
+		state = d.trans[int(state)+int(d.p.ascii[text[i]])]
+	}
+	return state == d.pack(d.dead(), false)
+}
+
 // run goes on from byte i to stop, or to the end of the rune there. It returns its place and
 // state, and the end of the last match that it met, or end.
 func (d *dfa) run(text string, i, stop int, state int32, end int) (int, int32, int) {
-	p, trans := d.p, d.trans
+	p, trans, fails := d.p, d.trans, d.pack(d.dead(), false)
 	for i < stop {
 		if c := text[i]; c < utf8.RuneSelf {
-			if t := trans[int(state)+int(p.ascii[c])]; t > 0 {
+			t := trans[int(state)+int(p.ascii[c])]
+			if t > 0 {
 				state = t
 				i++
 				continue
+			}
+			if t == fails { // most runs end here
+				return i, d.dead(), end
 			}
 		}
 		class, size := p.classAt(text, i)

@@ -2,8 +2,6 @@ package regexset
 
 import (
 	"encoding/binary"
-	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"unsafe"
@@ -21,9 +19,15 @@ const (
 // are compared with the literals that begin with these three bytes.
 type Literals struct {
 	bitmap  [1 << hashBits / 64]uint64
-	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its first entry
-	entries []entry
+	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its bucket
+	buckets []bucket
 	texts   []string
+}
+
+// A bucket is the literals with the same hash/2.
+type bucket struct {
+	fourth  uint32 // the low five bits of the fourth bytes of the literals; all if one has three bytes
+	entries []entry
 }
 
 // An entry is a literal. Its first eight bytes are compared at once: a word of the text, with the
@@ -32,21 +36,28 @@ type entry struct {
 	value, fold, mask uint64
 	literal           int32
 	size              int32 // of the literal
-	more              bool  // the next entry has the same hash
 }
 
 // Searchable reports whether [Literals] can have literal: two bytes or more, all ASCII.
 func Searchable(literal string) bool { return len(literal) >= minLiteral && ASCII(literal) }
 
-// NewLiterals returns a set of searchable literals in lower case. It fails if they are too many.
-func NewLiterals(literals []string) (*Literals, error) {
+// NewLiterals returns a set of searchable literals in lower case.
+func NewLiterals(literals []string) *Literals {
 	m := &Literals{texts: literals}
-	buckets := map[uint32][]entry{}
 	add := func(e entry, three uint64) {
 		h := hash(three)
 		m.bitmap[h>>6] |= 1 << (h & 63)
-		if !slices.Contains(buckets[h/2], e) {
-			buckets[h/2] = append(buckets[h/2], e)
+		if m.first[h/2] == 0 {
+			m.buckets = append(m.buckets, bucket{})
+			m.first[h/2] = uint16(len(m.buckets))
+		}
+		b := &m.buckets[m.first[h/2]-1]
+		if slices.Contains(b.entries, e) {
+			return
+		}
+		b.entries = append(b.entries, e)
+		if b.fourth |= 1 << (e.value >> 24 & 31); e.size < 4 {
+			b.fourth = math.MaxUint32
 		}
 	}
 	for i, l := range literals {
@@ -66,18 +77,7 @@ func NewLiterals(literals []string) (*Literals, error) {
 			add(e, e.value|uint64(c)<<16)
 		}
 	}
-	for _, h := range slices.Sorted(maps.Keys(buckets)) {
-		bucket := buckets[h]
-		m.first[h] = uint16(len(m.entries) + 1)
-		for k := range bucket {
-			bucket[k].more = k+1 < len(bucket)
-		}
-		m.entries = append(m.entries, bucket...)
-	}
-	if len(m.entries) >= math.MaxUint16 {
-		return nil, fmt.Errorf("%d keywords and literals are too many: leave out those of one or two letters", len(literals))
-	}
-	return m, nil
+	return m
 }
 
 // Contains reports whether text contains one of the literals.
@@ -146,13 +146,15 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 
 // verify appends the literals that begin at byte i, where three bytes have the hash h.
 func (m *Literals) verify(b []byte, i int, h uint32, found []literalHit) []literalHit {
-	for k := int(m.first[h/2]) - 1; k >= 0; k++ {
-		x := &m.entries[k]
-		if i+int(x.size) <= len(b) && (word(b, i)|x.fold)&x.mask == x.value && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
+	w := word(b, i)
+	n := m.first[h/2]
+	if n == 0 || m.buckets[n-1].fourth>>(w>>24&31)&1 == 0 {
+		return found
+	}
+	for k := range m.buckets[n-1].entries {
+		x := &m.buckets[n-1].entries[k]
+		if (w|x.fold)&x.mask == x.value && i+int(x.size) <= len(b) && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
 			found = append(found, literalHit{x.literal, int32(i)})
-		}
-		if !x.more {
-			break
 		}
 	}
 	return found

@@ -13,10 +13,7 @@ import (
 // finds, in short texts over a small alphabet.
 func TestLiterals(t *testing.T) {
 	literals := []string{"ab", "abc", "bca", "a-", "-a@", "cabab", "aaaaaaaa", "@`["}
-	m, err := NewLiterals(literals)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := NewLiterals(literals)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	const alphabet = "abcABC-@`[\x00\r"
 	for range 6000 {

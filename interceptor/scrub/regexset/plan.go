@@ -23,7 +23,7 @@ import (
 //     to h is a repetition too.
 //   - All others: every position is a start.
 type plan struct {
-	id        int          // index of its literal hits in a Scratch
+	hits      int          // index of its literal hits in a Scratch
 	prefix    []repetition // lazy, before the tail, from left to right
 	tail      *program
 	required  *required  // by the tail; nil for none
@@ -113,6 +113,7 @@ func (c *repetition) within(d *repetition) bool {
 type lookahead struct {
 	skip, pivot byteSet
 	least, most int      // most is math.MaxInt for no limit
+	mostASCII   int      // most in a text that is ASCII
 	rest        *program // of t
 }
 
@@ -129,7 +130,7 @@ func newLookahead(x *syntax.Regexp) *lookahead {
 			l.pivot = byteSet{}
 			if empty := l.pivot.addFirst(rest); !empty && l.pivot.narrow(maxPivots, &l.skip) {
 				if l.most >= unlimited {
-					l.most = math.MaxInt
+					l.most, l.mostASCII = math.MaxInt, math.MaxInt
 				}
 				l.rest = newProgram(rest)
 				l.rest.earliest = true
@@ -137,8 +138,9 @@ func newLookahead(x *syntax.Regexp) *lookahead {
 			}
 		}
 		l.skip.addAll(s)
-		lo, hi := lengths(s)
-		l.least, l.most = min(l.least+lo, unlimited), min(l.most+hi, unlimited)
+		lo, hi := lengths(s, utf8.UTFMax)
+		_, ascii := lengths(s, 1)
+		l.least, l.most, l.mostASCII = min(l.least+lo, unlimited), min(l.most+hi, unlimited), min(l.mostASCII+ascii, unlimited)
 	}
 	return nil
 }
@@ -153,11 +155,12 @@ type cursor struct {
 	next  int     // no start before it is left to try
 	tries int
 
-	// Of the plan's lookahead; see passes.
-	rest    *dfa // nil for no lookahead
-	skipped int  // bytes from the last place to here are in skip
-	pivot   int  // where the rest was tried last,
-	open    bool // and whether it matches there
+	// Of the plan's lookahead; see ahead.
+	rest  *dfa // nil for no lookahead
+	most  int  // lookahead.most for the text
+	at    int  // bytes from the last place to here are in skip
+	pivot int  // where the rest was tried last,
+	open  bool // and whether it matches there
 
 	found bool
 	tail  int // where the tail of the match starts
@@ -172,17 +175,12 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 			return nil
 		}
 		c.found = false
-		s := c.start(text, max(p, c.next))
-		if s < 0 {
-			return nil
-		}
-		if c.tries++; c.tries%(stride*patience) == 0 {
-			if err := limit.Check(); err != nil {
-				return err
-			}
+		s, err := c.start(text, max(p, c.next), limit)
+		if s < 0 || err != nil {
+			return err
 		}
 		if c.rest != nil {
-			if open, err := c.passes(text, s, limit); err != nil {
+			if open, err := c.passes(text, limit); err != nil {
 				return err
 			} else if !open {
 				continue
@@ -197,53 +195,63 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 }
 
 // start returns the first possible start at or after s, or -1, and moves on behind it.
-func (c *cursor) start(text string, s int) int {
+func (c *cursor) start(text string, s int, limit Limit) (int, error) {
 	for ; ; s++ {
-		if c.plan.required == nil {
+		if c.tries++; c.tries%(stride*patience) == 0 {
+			if err := limit.Check(); err != nil {
+				return -1, err
+			}
+		}
+		if r := c.plan.required; r == nil {
 			for s < len(text) && !c.plan.first.has[text[s]] {
 				s++
 			}
 		} else {
 			for ; c.hit < len(c.hits); c.hit++ {
 				at := int(c.hits[c.hit]) - c.base
-				if s = max(s, at-c.plan.required.hi); s <= at-c.plan.required.lo {
+				if s = max(s, at-r.hi); s <= at-r.lo {
 					break
 				}
 			}
 			if c.hit == len(c.hits) {
-				return -1
+				return -1, nil
 			}
 		}
 		if s+c.plan.tail.minLen > len(text) {
-			return -1
+			return -1, nil
 		}
-		if !inside(text, s) {
+		if (text[s] < utf8.RuneSelf || !inside(text, s)) && (c.rest == nil || c.ahead(text, s)) {
 			c.next = s + 1
-			return s
+			return s, nil
 		}
 	}
 }
 
-// passes reports whether the lookahead lets a match start at s. Places come in ascending order.
-func (c *cursor) passes(text string, s int, limit Limit) (bool, error) {
+// ahead reports whether the lookahead lets a match start at s, as far as that is cheap to know: the
+// rest of it begins at c.at. Places come in ascending order.
+func (c *cursor) ahead(text string, s int) bool {
 	l := c.plan.lookahead
-	i, end := max(s, c.skipped), len(text)
-	if l.most < end-s {
-		end = s + l.most + 1
+	// Bytes up to least are not looked at: if one is not in skip, no match starts at s, or after s and
+	// before that byte.
+	i, end := max(s+l.least, c.at), len(text)
+	if c.most < end-s {
+		end = s + c.most + 1
 	}
 	for i < end && l.skip.has[text[i]] {
 		i++
 	}
-	c.skipped = i
-	if n := i - s; n < l.least || n > l.most || i >= len(text) || !l.pivot.has[text[i]] {
-		return false, nil
-	}
-	if i != c.pivot {
-		end, err := c.rest.end(text, i, limit, true)
+	c.at = i
+	return i < end && l.pivot.has[text[i]] && (i == c.pivot || !c.rest.fails(text, i))
+}
+
+// passes reports whether the rest of the lookahead matches at c.at.
+func (c *cursor) passes(text string, limit Limit) (bool, error) {
+	if c.at != c.pivot {
+		end, err := c.rest.end(text, c.at, limit, true)
 		if err != nil {
 			return false, err
 		}
-		c.pivot, c.open = i, end >= 0
+		c.pivot, c.open = c.at, end >= 0
 	}
 	return c.open, nil
 }

@@ -32,7 +32,7 @@ type program struct {
 
 // newProgram returns a program that is compiled when it is first needed.
 func newProgram(tree *syntax.Regexp) *program {
-	least, _ := lengths(tree)
+	least, _ := lengths(tree, utf8.UTFMax)
 	return &program{tree: tree, minLen: least}
 }
 

@@ -97,7 +97,7 @@ func requiredOfSequence(subs []*syntax.Regexp) *required {
 			}
 			try(&required{literals: run, search: lengthen(run, subs[i+k+1:])}, lo, hi)
 		}
-		least, most := lengths(x)
+		least, most := lengths(x, utf8.UTFMax)
 		lo, hi = min(lo+least, unlimited), min(hi+most, unlimited)
 	}
 	return best
@@ -269,8 +269,9 @@ func union(a, b []string) []string {
 const unlimited = 1e6
 
 // lengths returns how many bytes x matches at least and at most. A byte that is not UTF-8 reads
-// as U+FFFD, so a rune that is not ASCII counts as 1 byte or more.
-func lengths(x *syntax.Regexp) (lo, hi int) {
+// as U+FFFD, so a rune that is not ASCII counts as 1 byte or more. widest is the most bytes of a rune
+// of the text: 1 if it is ASCII.
+func lengths(x *syntax.Regexp, widest int) (lo, hi int) {
 	switch x.Op {
 	case syntax.OpLiteral:
 		for _, r := range x.Rune {
@@ -278,42 +279,42 @@ func lengths(x *syntax.Regexp) (lo, hi int) {
 			for f := unicode.SimpleFold(r); f != r && x.Flags&syntax.FoldCase != 0; f = unicode.SimpleFold(f) {
 				n = max(n, utf8.RuneLen(f))
 			}
-			hi += max(n, 1)
+			hi += min(max(n, 1), widest)
 		}
 		return len(x.Rune), hi
 	case syntax.OpCharClass:
 		if n := len(x.Rune); n > 0 && utf8.ValidRune(x.Rune[n-1]) {
-			return 1, utf8.RuneLen(x.Rune[n-1])
+			return 1, min(utf8.RuneLen(x.Rune[n-1]), widest)
 		}
-		return 1, utf8.UTFMax
+		return 1, widest
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		return 1, utf8.UTFMax
+		return 1, widest
 	case syntax.OpCapture:
-		return lengths(x.Sub[0])
+		return lengths(x.Sub[0], widest)
 	case syntax.OpStar:
 		return 0, unlimited
 	case syntax.OpPlus:
-		lo, _ = lengths(x.Sub[0])
+		lo, _ = lengths(x.Sub[0], widest)
 		return lo, unlimited
 	case syntax.OpQuest:
-		_, hi = lengths(x.Sub[0])
+		_, hi = lengths(x.Sub[0], widest)
 		return 0, hi
 	case syntax.OpRepeat:
-		lo, hi = lengths(x.Sub[0])
+		lo, hi = lengths(x.Sub[0], widest)
 		if x.Max < 0 {
 			return min(lo*x.Min, unlimited), unlimited
 		}
 		return min(lo*x.Min, unlimited), min(hi*x.Max, unlimited)
 	case syntax.OpConcat:
 		for _, s := range x.Sub {
-			a, b := lengths(s)
+			a, b := lengths(s, widest)
 			lo, hi = min(lo+a, unlimited), min(hi+b, unlimited)
 		}
 		return lo, hi
 	case syntax.OpAlternate:
 		lo = unlimited
 		for _, s := range x.Sub {
-			a, b := lengths(s)
+			a, b := lengths(s, widest)
 			lo, hi = min(lo, a), max(hi, b)
 		}
 		return lo, hi

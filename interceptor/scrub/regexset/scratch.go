@@ -26,8 +26,9 @@ type Scratch struct {
 	// Of the scanned text.
 	text       string
 	limit      Limit
-	hits       [][]int32 // by plan: where its required literals are
-	touched    []int     // plans with hits
+	ascii      bool
+	hits       [][]int32 // by list of the set: where its literals are, ascending
+	touched    []int     // lists with hits
 	enabled    []bool    // by pattern
 	candidates []int
 	run        []*dfa // DFAs with notes
@@ -48,7 +49,7 @@ func (s *Set) NewScratch() *Scratch {
 	return &Scratch{
 		set:     s,
 		dfas:    map[*program]*dfa{},
-		hits:    make([][]int32, s.numPlans),
+		hits:    make([][]int32, s.lists),
 		enabled: make([]bool, len(s.patterns)),
 	}
 }
@@ -67,7 +68,7 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 		return nil
 	}
 	folded, from := text, []int32(nil)
-	if folds(text) {
+	if c.ascii = ASCII(text); !c.ascii && folds(text) {
 		folded, from = fold(text)
 	}
 	err := s.literals.scan(folded, limit, &c.found, func(f literalHit) {
@@ -78,11 +79,11 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 		for _, i := range u.patterns {
 			c.enable(i)
 		}
-		for _, p := range u.plans {
-			if len(c.hits[p]) == 0 {
-				c.touched = append(c.touched, p)
+		for _, l := range u.lists {
+			if len(c.hits[l]) == 0 {
+				c.touched = append(c.touched, l)
 			}
-			c.hits[p] = append(c.hits[p], f.at)
+			c.hits[l] = append(c.hits[l], f.at)
 		}
 	})
 	if err != nil {
@@ -147,18 +148,12 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 	var buf [4]cursor
 	cursors := buf[:0]
 	for _, plan := range p.plans {
-		cur := cursor{plan: plan, hits: c.hits[plan.id]}
-		if plan.required != nil && len(cur.hits) == 0 {
+		if plan.required != nil && len(c.hits[plan.hits]) == 0 {
 			continue
 		}
-		if cur.dfa = c.dfa(plan.tail); cur.dfa == nil {
+		cur, ok := c.cursor(plan)
+		if !ok {
 			return nil, errClasses
-		}
-		if plan.lookahead != nil {
-			cur.rest, cur.pivot = c.dfa(plan.lookahead.rest), -1
-		}
-		if !slices.IsSorted(cur.hits) {
-			slices.Sort(cur.hits)
 		}
 		cursors = append(cursors, cur)
 	}
@@ -181,6 +176,18 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 	}
 }
 
+// cursor returns a cursor for the scanned text, or false if the plan has no DFA.
+func (c *Scratch) cursor(p *plan) (cursor, bool) {
+	cur := cursor{plan: p, hits: c.hits[p.hits], dfa: c.dfa(p.tail), pivot: -1}
+	if p.lookahead != nil {
+		cur.rest, cur.most = c.dfa(p.lookahead.rest), p.lookahead.most
+		if c.ascii {
+			cur.most = p.lookahead.mostASCII
+		}
+	}
+	return cur, cur.dfa != nil
+}
+
 // longLine is the length in bytes above which lines may overlap so often that it costs time.
 const longLine = 256
 
@@ -188,7 +195,7 @@ const longLine = 256
 // taken alone. A part for TestLines does not begin or end within a character.
 func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 	p := &c.set.patterns[pattern]
-	if p.Use == TestLines && p.plans[0].required != nil && len(c.hits[p.plans[0].id]) == 0 {
+	if p.Use == TestLines && p.plans[0].required != nil && len(c.hits[p.plans[0].hits]) == 0 {
 		return false, nil
 	}
 	d := c.dfa(p.test)
@@ -235,10 +242,10 @@ func (c *Scratch) dfa(p *program) *dfa {
 	return d
 }
 
-// folds reports whether text contains a character that unicode.ToLower (U+0130, U+212A) or
+// folds reports whether a text contains a character that unicode.ToLower (U+0130, U+212A) or
 // unicode.SimpleFold (U+017F, U+212A) makes an ASCII letter.
 func folds(text string) bool {
-	return !ASCII(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
+	return strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130")
 }
 
 // fold replaces these by their ASCII letters, and returns the place in text of each byte.

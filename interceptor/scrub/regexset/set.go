@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // An Expr is a parsed regular expression. It is compiled when it is first used: of many
@@ -34,7 +35,7 @@ func (x *Expr) NumSubexp() int { return x.groups }
 // Searchable returns an error if a pattern with the expression can't be for [Search], as no bound
 // would hold for its time.
 func (x *Expr) Searchable() error {
-	if least, _ := lengths(x.tree); least == 0 {
+	if least, _ := lengths(x.tree, utf8.UTFMax); least == 0 {
 		return errEmpty
 	}
 	if !newProgram(x.tree).compile() {
@@ -79,8 +80,8 @@ type Set struct {
 	uses       []use // by literal
 	unfiltered []int // patterns that no literal makes a candidate
 	inexact    bool  // one of them has keywords
-	numPlans   int
-	minLen     int // bytes of the shortest match; shorter texts are not scanned
+	lists      int   // of hits, for the plans; those that require the same literals share one
+	minLen     int   // bytes of the shortest match; shorter texts are not scanned
 }
 
 type pattern struct {
@@ -89,18 +90,17 @@ type pattern struct {
 	test  *program // for Test and TestLines: the first end of a match in a text
 }
 
-// A use lists the patterns and plans that search for one literal.
+// A use is what one literal is searched for.
 type use struct {
 	patterns []int // a text with the literal may match them
-	plans    []int // the literal is required by them
+	lists    []int // of hits that have it
 }
 
-// New compiles patterns. It fails if one for Search matches the empty string, or if their literals
-// are too many for the prefilter.
+// New compiles patterns. It fails if one for Search matches the empty string.
 func New(patterns []Pattern) (*Set, error) {
 	s := &Set{patterns: make([]pattern, len(patterns)), minLen: math.MaxInt}
 	var literals []string
-	index := map[string]int{}
+	index, lists := map[string]int{}, map[string]int{}
 	useOf := func(literal string) *use {
 		n, ok := index[literal]
 		if !ok {
@@ -115,7 +115,7 @@ func New(patterns []Pattern) (*Set, error) {
 		p := &s.patterns[i]
 		p.Pattern = in
 		tree := in.Expr.tree
-		least, _ := lengths(tree)
+		least, _ := lengths(tree, utf8.UTFMax)
 		if in.Use == Search && least == 0 {
 			return nil, fmt.Errorf("pattern %d %w", i, errEmpty)
 		}
@@ -129,14 +129,19 @@ func New(patterns []Pattern) (*Set, error) {
 			p.plans = []*plan{newPlan(tree)}
 		}
 		for _, plan := range p.plans {
-			plan.id = s.numPlans
-			s.numPlans++
 			if plan.required == nil {
 				continue
 			}
+			key := strings.Join(plan.required.search, "\x00")
+			list, known := lists[key]
+			if plan.hits = list; known {
+				continue
+			}
+			plan.hits = len(lists) + 1
+			lists[key] = plan.hits
 			for _, l := range plan.required.search {
 				u := useOf(l)
-				u.plans = append(u.plans, plan.id)
+				u.lists = append(u.lists, plan.hits)
 			}
 		}
 		if in.Use != Search {
@@ -155,9 +160,9 @@ func New(patterns []Pattern) (*Set, error) {
 			u.patterns = append(u.patterns, i)
 		}
 	}
-	var err error
-	s.literals, err = NewLiterals(literals)
-	return s, err
+	s.lists = len(lists) + 1
+	s.literals = NewLiterals(literals)
+	return s, nil
 }
 
 // filter returns literals of which every text with a keyword and a match contains one, or nil:

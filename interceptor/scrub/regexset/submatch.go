@@ -62,13 +62,13 @@ func (c *Scratch) groups(p *pattern, text string, base int) ([]int, bool, error)
 	if d == nil {
 		return nil, false, nil
 	}
-	hits := c.hits[plan.id]
+	hits := c.hits[plan.hits]
 	first, _ := slices.BinarySearch(hits, int32(base))
 	cur := cursor{plan: plan, hits: hits[first:], base: base}
 	for range maxStarts {
-		s := cur.start(text, cur.next)
-		if s < 0 {
-			return nil, true, nil
+		s, err := cur.start(text, cur.next, c.limit)
+		if s < 0 || err != nil {
+			return nil, err == nil, err
 		}
 		end, err := d.end(text, s, c.limit, false)
 		if err != nil {
