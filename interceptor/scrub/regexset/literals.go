@@ -8,26 +8,19 @@ import (
 )
 
 const (
-	hashBits = 16
+	hashBits = 13
 	// hashMul spreads the low three bytes of a word over the hash, and drops those above.
 	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
 	lower8  = 0x2020202020202020
 )
 
 // Literals is a set of literals that are searched for at once, without regard to the case of
-// ASCII letters. The search looks up each three bytes of a text in a bitmap. Few pass, and those
-// are compared with the literals that begin with these three bytes.
+// ASCII letters. The search looks up each four bytes of a text: the first three by their hash, the
+// fourth in a bitmap. Few pass, and those are compared with the literals of this hash.
 type Literals struct {
-	bitmap  [1 << hashBits / 64]uint64
-	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its bucket
-	buckets []bucket
+	fourth  [1 << hashBits]uint32 // by hash: a bit for the low five bits of each fourth byte
+	entries [1 << hashBits][]entry
 	texts   []string
-}
-
-// A bucket is the literals with the same hash/2.
-type bucket struct {
-	fourth  uint32 // the low five bits of the fourth bytes of the literals; all if one has three bytes
-	entries []entry
 }
 
 // An entry is a literal. Its first eight bytes are compared at once: a word of the text, with the
@@ -46,18 +39,11 @@ func NewLiterals(literals []string) *Literals {
 	m := &Literals{texts: literals}
 	add := func(e entry, three uint64) {
 		h := hash(three)
-		m.bitmap[h>>6] |= 1 << (h & 63)
-		if m.first[h/2] == 0 {
-			m.buckets = append(m.buckets, bucket{})
-			m.first[h/2] = uint16(len(m.buckets))
+		if !slices.Contains(m.entries[h], e) {
+			m.entries[h] = append(m.entries[h], e)
 		}
-		b := &m.buckets[m.first[h/2]-1]
-		if slices.Contains(b.entries, e) {
-			return
-		}
-		b.entries = append(b.entries, e)
-		if b.fourth |= 1 << (e.value >> 24 & 31); e.size < 4 {
-			b.fourth = math.MaxUint32
+		if m.fourth[h] |= 1 << (e.value >> 24 & 31); e.size < 4 {
+			m.fourth[h] = math.MaxUint32 // any byte may follow
 		}
 	}
 	for i, l := range literals {
@@ -120,16 +106,16 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 		h1 := uint32(w>>8) * hashMul >> (32 - hashBits)
 		h2 := uint32(w>>16) * hashMul >> (32 - hashBits)
 		h3 := uint32(w>>24) * hashMul >> (32 - hashBits)
-		if m.bitmap[h0>>6]&(1<<(h0&63)) != 0 {
+		if m.fourth[h0]>>(w>>24&31)&1 != 0 {
 			found = m.verify(b, i, h0, found)
 		}
-		if m.bitmap[h1>>6]&(1<<(h1&63)) != 0 {
+		if m.fourth[h1]>>(w>>32&31)&1 != 0 {
 			found = m.verify(b, i+1, h1, found)
 		}
-		if m.bitmap[h2>>6]&(1<<(h2&63)) != 0 {
+		if m.fourth[h2]>>(w>>40&31)&1 != 0 {
 			found = m.verify(b, i+2, h2, found)
 		}
-		if m.bitmap[h3>>6]&(1<<(h3&63)) != 0 {
+		if m.fourth[h3]>>(w>>48&31)&1 != 0 {
 			found = m.verify(b, i+3, h3, found)
 		}
 	}
@@ -137,8 +123,8 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 		return i, found
 	}
 	for ; i < len(b); i++ {
-		if h := hash(word(b, i)); m.bitmap[h>>6]&(1<<(h&63)) != 0 {
-			found = m.verify(b, i, h, found)
+		if w := word(b, i); m.fourth[hash(w)]>>(w>>24&31)&1 != 0 {
+			found = m.verify(b, i, hash(w), found)
 		}
 	}
 	return i, found
@@ -147,12 +133,8 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 // verify appends the literals that begin at byte i, where three bytes have the hash h.
 func (m *Literals) verify(b []byte, i int, h uint32, found []literalHit) []literalHit {
 	w := word(b, i)
-	n := m.first[h/2]
-	if n == 0 || m.buckets[n-1].fourth>>(w>>24&31)&1 == 0 {
-		return found
-	}
-	for k := range m.buckets[n-1].entries {
-		x := &m.buckets[n-1].entries[k]
+	for k := range m.entries[h] {
+		x := &m.entries[h][k]
 		if (w|x.fold)&x.mask == x.value && i+int(x.size) <= len(b) && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
 			found = append(found, literalHit{x.literal, int32(i)})
 		}
