@@ -58,6 +58,16 @@ type dfa struct {
 
 type place struct{ at, state int32 }
 
+// newDFA returns a DFA of p, or nil if it has none.
+func newDFA(p *program) *dfa {
+	if !p.compile() {
+		return nil
+	}
+	d := &dfa{p: p, notes: map[place]int32{}, seen: make([]uint32, len(p.inst)), added: make([]uint32, len(p.inst))}
+	d.clear()
+	return d
+}
+
 // end returns the end of the preferred match that starts at byte from, or -1. With notes, it uses
 // and leaves notes for the text.
 func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
@@ -119,16 +129,18 @@ func (d *dfa) start(text string, from int) int32 {
 	return d.begin[kind]
 }
 
-// fails reports whether nothing matches from byte i on, if the next two bytes tell.
-func (d *dfa) fails(text string, i int) bool {
-	state := d.begin[0]
-	if d.p.looks {
-		state = d.begin[kindBefore(text, i)]
+// goesOn reports whether a match can begin with two bytes of ASCII, or end between or after them.
+func (d *dfa) goesOn(first, second byte) bool {
+	for kind := range uint8(kindEdge + 1) {
+		state, match := d.step(d.state([]uint32{d.p.start}, kind), d.p.ascii[first])
+		if !match && state != d.dead() {
+			state, match = d.step(state, d.p.ascii[second])
+		}
+		if match || state != d.dead() {
+			return true
+		}
 	}
-	for end := min(i+2, len(text)); i < end && text[i] < utf8.RuneSelf && state > 0; i++ {
-		state = d.trans[int(state)+int(d.p.ascii[text[i]])]
-	}
-	return state == d.pack(d.dead(), false)
+	return false
 }
 
 // run goes on from byte i to stop, or to the end of the rune there. It returns its place and

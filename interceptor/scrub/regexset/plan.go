@@ -3,6 +3,7 @@ package regexset
 import (
 	"math"
 	"regexp/syntax"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -145,6 +146,58 @@ func newLookahead(x *syntax.Regexp) *lookahead {
 	return nil
 }
 
+// A gate turns away literal hits by the two bytes after the word in which they begin, for all plans
+// with these hits at once. If a match starts there, the lookahead finds no pivot in that word, so the
+// pivot is the byte after it, or that byte is in skip.
+type gate struct {
+	plans []*plan
+	once  sync.Once
+	open  [utf8.RuneSelf][2]uint64 // by the first byte: a bit for each second one that lets a hit pass
+}
+
+// inWord has the bytes of words: no gated plan has one of them as a pivot.
+var inWord = func() (in [256]bool) {
+	for c := range utf8.RuneSelf {
+		in[c] = kindOf(rune(c)) == kindWord || c == '.' || c == '-'
+	}
+	return in
+}()
+
+// gated reports whether a gate can decide on the hits of p.
+func (p *plan) gated() bool {
+	if p.required == nil || p.required.hi > 0 || p.lookahead == nil {
+		return false
+	}
+	for c, pivot := range p.lookahead.pivot.has {
+		if pivot && (inWord[c] || c >= utf8.RuneSelf) {
+			return false
+		}
+	}
+	return true
+}
+
+// lets reports whether the gate lets a hit pass in a word that ends at byte i of text.
+func (g *gate) lets(text string, i int) bool {
+	if i+1 >= len(text) || text[i]|text[i+1] >= utf8.RuneSelf {
+		return true
+	}
+	g.once.Do(g.build)
+	return g.open[text[i]][text[i+1]>>6]>>(text[i+1]&63)&1 != 0
+}
+
+func (g *gate) build() {
+	for _, p := range g.plans {
+		l, d := p.lookahead, newDFA(p.lookahead.rest)
+		for first := range g.open {
+			for second := range utf8.RuneSelf {
+				if l.skip.has[first] || l.pivot.has[first] && (d == nil || d.goesOn(byte(first), byte(second))) {
+					g.open[first][second>>6] |= 1 << (second & 63)
+				}
+			}
+		}
+	}
+}
+
 // A cursor walks the matches of one plan in ascending order.
 type cursor struct {
 	plan  *plan
@@ -241,7 +294,7 @@ func (c *cursor) ahead(text string, s int) bool {
 		i++
 	}
 	c.at = i
-	return i < end && l.pivot.has[text[i]] && (i == c.pivot || !c.rest.fails(text, i))
+	return i < end && l.pivot.has[text[i]]
 }
 
 // passes reports whether the rest of the lookahead matches at c.at.

@@ -27,6 +27,8 @@ type Scratch struct {
 	text       string
 	limit      Limit
 	ascii      bool
+	scans      uint64
+	seen       []uint64  // by literal: the last scan that found it
 	hits       [][]int32 // by list of the set: where its literals are, ascending
 	touched    []int     // lists with hits
 	enabled    []bool    // by pattern
@@ -49,8 +51,9 @@ func (s *Set) NewScratch() *Scratch {
 	return &Scratch{
 		set:     s,
 		dfas:    map[*program]*dfa{},
-		hits:    make([][]int32, s.lists),
+		hits:    make([][]int32, len(s.gates)),
 		enabled: make([]bool, len(s.patterns)),
+		seen:    make([]uint64, len(s.uses)),
 	}
 }
 
@@ -63,6 +66,7 @@ const maxKept = 2 << 20
 func (c *Scratch) Scan(text string, limit Limit) error {
 	c.Reset()
 	c.text, c.limit = text, limit
+	c.scans++
 	s := c.set
 	if len(text) < s.minLen {
 		return nil
@@ -71,15 +75,27 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	if c.ascii = ASCII(text); !c.ascii && folds(text) {
 		folded, from = fold(text)
 	}
+	word := 0 // the end of the word in which the last literal begins
 	err := s.literals.scan(folded, limit, &c.found, func(f literalHit) {
 		if from != nil {
 			f.at = from[f.at]
 		}
 		u := &s.uses[f.literal]
-		for _, i := range u.patterns {
-			c.enable(i)
+		if c.seen[f.literal] != c.scans {
+			c.seen[f.literal] = c.scans
+			for _, i := range u.patterns {
+				c.enable(i)
+			}
+		}
+		if len(u.lists) == 0 {
+			return
+		}
+		for word = max(word, int(f.at)); word < len(text) && inWord[text[word]]; word++ {
 		}
 		for _, l := range u.lists {
+			if g := s.gates[l]; g != nil && !g.lets(text, word) {
+				continue
+			}
 			if len(c.hits[l]) == 0 {
 				c.touched = append(c.touched, l)
 			}
@@ -229,10 +245,7 @@ func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 func (c *Scratch) dfa(p *program) *dfa {
 	d, known := c.dfas[p]
 	if !known {
-		if p.compile() {
-			d = &dfa{p: p, notes: map[place]int32{}, seen: make([]uint32, len(p.inst)), added: make([]uint32, len(p.inst))}
-			d.clear()
-		}
+		d = newDFA(p)
 		c.dfas[p] = d
 	}
 	if d != nil && !d.used {

@@ -77,11 +77,11 @@ type Pattern struct {
 type Set struct {
 	patterns   []pattern
 	literals   *Literals
-	uses       []use // by literal
-	unfiltered []int // patterns that no literal makes a candidate
-	inexact    bool  // one of them has keywords
-	lists      int   // of hits, for the plans; those that require the same literals share one
-	minLen     int   // bytes of the shortest match; shorter texts are not scanned
+	uses       []use   // by literal
+	unfiltered []int   // patterns that no literal makes a candidate
+	inexact    bool    // one of them has keywords
+	gates      []*gate // by list of hits, nil for none; list 0 is empty
+	minLen     int     // bytes of the shortest match; shorter texts are not scanned
 }
 
 type pattern struct {
@@ -98,7 +98,7 @@ type use struct {
 
 // New compiles patterns. It fails if one for Search matches the empty string.
 func New(patterns []Pattern) (*Set, error) {
-	s := &Set{patterns: make([]pattern, len(patterns)), minLen: math.MaxInt}
+	s := &Set{patterns: make([]pattern, len(patterns)), gates: make([]*gate, 1), minLen: math.MaxInt}
 	var literals []string
 	index, lists := map[string]int{}, map[string]int{}
 	useOf := func(literal string) *use {
@@ -132,16 +132,21 @@ func New(patterns []Pattern) (*Set, error) {
 			if plan.required == nil {
 				continue
 			}
-			key := strings.Join(plan.required.search, "\x00")
-			list, known := lists[key]
-			if plan.hits = list; known {
-				continue
+			key := fmt.Sprint(plan.gated(), plan.required.search)
+			if plan.hits = lists[key]; plan.hits == 0 {
+				plan.hits = len(s.gates)
+				lists[key] = plan.hits
+				s.gates = append(s.gates, nil)
+				for _, l := range plan.required.search {
+					u := useOf(l)
+					u.lists = append(u.lists, plan.hits)
+				}
 			}
-			plan.hits = len(lists) + 1
-			lists[key] = plan.hits
-			for _, l := range plan.required.search {
-				u := useOf(l)
-				u.lists = append(u.lists, plan.hits)
+			if plan.gated() {
+				if s.gates[plan.hits] == nil {
+					s.gates[plan.hits] = &gate{}
+				}
+				s.gates[plan.hits].plans = append(s.gates[plan.hits].plans, plan)
 			}
 		}
 		if in.Use != Search {
@@ -160,7 +165,6 @@ func New(patterns []Pattern) (*Set, error) {
 			u.patterns = append(u.patterns, i)
 		}
 	}
-	s.lists = len(lists) + 1
 	s.literals = NewLiterals(literals)
 	return s, nil
 }
