@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -285,7 +287,11 @@ func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, ve
 		return false, c.Write() // the record may be new or obsolete
 	}
 	fmt.Fprintln(out, h.Title)
-	if err := show(cmd, c.Diff()); err != nil {
+	scrubber, secret, err := secrets(cmd.Context())
+	if err != nil {
+		return false, err
+	}
+	if err := show(cmd, scrubber, c.Diff(), c.Secrets(secret)); err != nil {
 		return false, err
 	}
 	if ok, err := f.ask(cmd); !ok {
@@ -298,13 +304,25 @@ func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, ve
 	return true, nil
 }
 
-// show prints a diff without the secrets in it.
-func show(cmd *cobra.Command, text string) error {
+// secrets returns a scrubber, and what it says of a text by itself. A failure counts as a secret.
+func secrets(ctx context.Context) (*scrub.Scrubber, func(text string) bool, error) {
 	s, err := scrub.New(scrub.Options{})
-	if err != nil {
-		return err
+	return s, func(text string) bool {
+		_, found, err := s.Text(ctx, text)
+		return err != nil || len(found) > 0
+	}, err
+}
+
+// show prints a diff without the secrets in it. The scrubber knows no bare passwords: they are given.
+func show(cmd *cobra.Command, s *scrub.Scrubber, text string, known []string) error {
+	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) }) // the whole before its parts
+	var pairs []string
+	for _, v := range known {
+		if len(v) > 3 {
+			pairs = append(pairs, v, "[REDACTED]", strings.Trim(fmt.Sprintf("%q", v), `"`), "[REDACTED]")
+		}
 	}
-	text, _, err = s.Text(cmd.Context(), text)
+	text, _, err := s.Text(cmd.Context(), strings.NewReplacer(pairs...).Replace(text))
 	if err == nil {
 		_, err = io.WriteString(cmd.OutOrStdout(), text)
 	}

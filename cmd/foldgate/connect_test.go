@@ -145,7 +145,11 @@ func TestImportCommand(t *testing.T) {
 		t.Errorf("a secret is in the configuration or the host, or others can read it: %v, %v", info, err)
 	}
 	says(t, succeeds(t, file, "import", "claude-code", "--yes"), `nothing to change`)
-	succeeds(t, file, "disconnect", "claude-code", "--yes")
+	for _, command := range []string{"disconnect", "import", "disconnect", "connect", "disconnect"} { // the environment file has the values now
+		if out := succeeds(t, file, command, "claude-code", "--yes"); strings.Contains(out, "hush") {
+			t.Errorf("%s prints a secret:\n%s", command, out)
+		}
+	}
 	if content(host) != before {
 		t.Errorf("disconnect left\n%s", content(host))
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/internal/hosts"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -51,7 +50,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return err
 	}
-	scrubber, err := scrub.New(scrub.Options{})
+	scrubber, secret, err := secrets(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -61,10 +60,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	} else if err != nil {
 		return err
 	}
-	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: func(text string) bool {
-		_, found, err := scrubber.Text(cmd.Context(), text)
-		return err != nil || len(found) > 0
-	}}
+	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret}
 	out := cmd.OutOrStdout()
 	var changes []*hosts.Change
 	var restart []string
@@ -97,15 +93,12 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		return nil
 	}
 	diffs := hosts.Diff(target.file, target.text, text)
+	known := slices.Collect(maps.Values(im.Values))
 	for _, c := range changes {
 		diffs += c.Diff()
+		known = append(known, c.Secrets(secret)...)
 	}
-	for _, name := range added { // the scrubber knows no bare passwords
-		if v := im.Values[name]; len(v) > 3 {
-			diffs = strings.NewReplacer(v, "[REDACTED]", strings.Trim(fmt.Sprintf("%q", v), `"`), "[REDACTED]").Replace(diffs)
-		}
-	}
-	if err := show(cmd, diffs); err != nil {
+	if err := show(cmd, scrubber, diffs, known); err != nil {
 		return err
 	}
 	if len(added) > 0 {

@@ -172,6 +172,7 @@ func (im *Importer) resolved(s server) server {
 // read understands a server in any host's spelling, with ${NAME} for variables as in foldgate's
 // configuration. It fails for a server that foldgate can't be given.
 func (h Host) read(fields map[string]any) (s server, err error) {
+	s = spelled(fields)
 	if fields["disabled"] == true || fields["enabled"] == false {
 		return s, fmt.Errorf("it is turned off")
 	}
@@ -194,45 +195,17 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		text, err = h.variables(text)
 		return text
 	}
-	each := func(m map[string]string) map[string]string {
+	each := func(m map[string]string) {
 		for k, v := range m {
 			m[k] = expand(v)
 		}
-		return m
 	}
-	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		v := fields[key]
-		text, _ := v.(string)
-		switch spelling.Keys[key] {
-		case "command":
-			list := texts(v)
-			if text != "" {
-				list = []string{text}
-			}
-			s.command = append(list, s.command...)
-		case "args":
-			s.command = append(s.command, texts(v)...)
-		case "url":
-			if h.Name == "gemini" && key == "url" && text != "" && kind == "" {
-				return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
-			}
-			if text != "" {
-				s.url = expand(text)
-			}
-		case "cwd":
-			s.cwd = expand(text)
-		case "env":
-			s.env = each(table(v))
-		case "headers":
-			s.headers = each(table(v))
-		case "allow":
-			s.allow = texts(v)
-		case "deny":
-			s.deny = texts(v)
-		case "":
-			s.lost = append(s.lost, key)
-		}
+	if sse, _ := fields["url"].(string); sse != "" && h.Name == "gemini" && kind == "" {
+		return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
 	}
+	s.url, s.cwd = expand(s.url), expand(s.cwd)
+	each(s.env)
+	each(s.headers)
 	for i := range s.command {
 		s.command[i] = expand(s.command[i])
 	}
@@ -249,6 +222,41 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		err = fmt.Errorf("it has no command and no address, or both")
 	}
 	return s, err
+}
+
+// spelled returns a server with its texts as the host has them.
+func spelled(fields map[string]any) (s server) {
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		v := fields[key]
+		text, _ := v.(string)
+		switch spelling.Keys[key] {
+		case "command":
+			list := texts(v)
+			if text != "" {
+				list = []string{text}
+			}
+			s.command = append(list, s.command...)
+		case "args":
+			s.command = append(s.command, texts(v)...)
+		case "url":
+			if text != "" {
+				s.url = text
+			}
+		case "cwd":
+			s.cwd = text
+		case "env":
+			s.env = table(v)
+		case "headers":
+			s.headers = table(v)
+		case "allow":
+			s.allow = texts(v)
+		case "deny":
+			s.deny = texts(v)
+		case "":
+			s.lost = append(s.lost, key)
+		}
+	}
+	return s
 }
 
 func with(m map[string]string, key, value string) map[string]string {
@@ -442,4 +450,17 @@ func (im *Importer) variable(key, name, text string) string {
 			candidate = fmt.Sprintf("%s_%d", long, n-1)
 		}
 	}
+}
+
+// Secrets returns the texts in the servers of both versions of the file that Import would hide.
+func (c *Change) Secrets(secret func(text string) bool) []string {
+	im := &Importer{Values: map[string]string{}, Secret: secret}
+	for _, text := range [][]byte{c.Before, c.After} {
+		all, _ := c.host.servers(text, func(string) bool { return true }) // they were read before
+		for _, l := range all {
+			im.upstream("", spelled(l.fields))
+		}
+	}
+	maps.DeleteFunc(im.Values, func(_, v string) bool { return strings.HasPrefix(hostVariable.FindString(v), "{") })
+	return slices.Collect(maps.Values(im.Values))
 }
