@@ -30,18 +30,13 @@ import (
 var (
 	// ErrForeign matches the error for a database of another program.
 	ErrForeign = errors.New("it is the database of another program")
-	// ErrVersion matches the error for a schema that a newer foldgate wrote or, for a reader,
-	// that no writer has migrated yet.
-	ErrVersion = errors.New("unknown schema")
+	// ErrNewer matches the error for a schema that a newer foldgate wrote.
+	ErrNewer = errors.New("a newer foldgate wrote it, use that")
+	// ErrOlder matches the error of [OpenReadOnly] for a schema that no writer has migrated yet.
+	ErrOlder = errors.New("an older foldgate wrote it")
 
 	errDamaged = errors.New("damaged")
 )
-
-type versionError string
-
-func (e versionError) Error() string { return string(e) }
-
-func (versionError) Is(target error) bool { return target == ErrVersion }
 
 // Options describe a database.
 type Options struct {
@@ -84,7 +79,7 @@ func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 const busyTimeout = 5 * time.Second
 
 // OpenReadOnly opens a database that [Open] has created, even while another process writes it. It
-// does not migrate: the error for an older or newer schema matches [ErrVersion].
+// does not migrate.
 func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err // SQLite's own error does not name the cause
@@ -92,7 +87,7 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 	return connect(path, "mode=ro", o.BusyTimeout, o.Pragmas, func(db *sql.DB) error {
 		version, err := o.version(ctx, db)
 		if known := len(o.Migrations); err == nil && version < known {
-			err = versionError(fmt.Sprintf("it has schema %d and this foldgate reads %d: it was written by an older foldgate", version, known))
+			err = fmt.Errorf("it has schema %d, and this foldgate reads %d: %w", version, known, ErrOlder)
 		}
 		return err
 	})
@@ -102,7 +97,7 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 // it deletes it and starts with an empty one.
 func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	db, err := Open(ctx, path, o)
-	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrVersion) {
+	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrNewer) {
 		return db, err
 	}
 	if err := Remove(path); err != nil {
@@ -254,7 +249,7 @@ func (o Options) version(ctx context.Context, q interface {
 		return 0, ErrForeign
 	}
 	if known := len(o.Migrations); version > known {
-		return 0, versionError(fmt.Sprintf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, known))
+		return 0, fmt.Errorf("it has schema %d, and this foldgate knows %d: %w", version, known, ErrNewer)
 	}
 	return version, nil
 }

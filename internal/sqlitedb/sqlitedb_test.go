@@ -71,8 +71,8 @@ func TestMigrate(t *testing.T) {
 	old.Migrations = notes.Migrations[:1]
 	db := open(t, path, old)
 	exec(t, db, "INSERT INTO notes VALUES ('old')")
-	if _, err := sqlitedb.OpenReadOnly(t.Context(), path, notes); !errors.Is(err, sqlitedb.ErrVersion) {
-		t.Errorf("OpenReadOnly of an older schema: %v, want ErrVersion", err)
+	if _, err := sqlitedb.OpenReadOnly(t.Context(), path, notes); !errors.Is(err, sqlitedb.ErrOlder) {
+		t.Errorf("OpenReadOnly of an older schema: %v, want ErrOlder", err)
 	}
 	db.Close()
 	var both sync.WaitGroup
@@ -91,8 +91,8 @@ func TestMigrate(t *testing.T) {
 	if err := open(t, path, notes).QueryRowContext(t.Context(), "SELECT text FROM notes WHERE at = 0").Scan(&text); err != nil || text != "old" {
 		t.Errorf("after the migration: %q, %v", text, err)
 	}
-	if _, err := sqlitedb.Open(t.Context(), path, old); !errors.Is(err, sqlitedb.ErrVersion) || !strings.Contains(err.Error(), "newer foldgate") {
-		t.Errorf("Open of a newer schema: %v, want ErrVersion", err)
+	if _, err := sqlitedb.Open(t.Context(), path, old); !errors.Is(err, sqlitedb.ErrNewer) || !strings.Contains(err.Error(), "newer foldgate") {
+		t.Errorf("Open of a newer schema: %v, want ErrNewer", err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
@@ -187,7 +187,7 @@ func TestRefuseAndRecreate(t *testing.T) {
 			make(t, path)
 			before, _ := os.ReadFile(path)
 			_, err := sqlitedb.Open(t.Context(), path, notes)
-			if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrVersion), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
+			if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrNewer), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
 				t.Errorf("Open = %v", err)
 			}
 			if after, _ := os.ReadFile(path); string(before) != string(after) {
