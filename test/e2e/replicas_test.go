@@ -440,29 +440,30 @@ func TestReplicasBehindBalancers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, way := range []struct {
-		balancer string
-		start    func(*fleet) string
-		suite    suite
-	}{{"haproxy", (*fleet).haproxy, suites[1]}, {"nginx", (*fleet).nginx, suites[2]}} {
-		t.Run(way.balancer+" conformance", func(t *testing.T) {
-			f := newFleet(t, 3, fmt.Sprintf("upstreams:\n  conformance: {prefix: \"\", command: [%q]}\n", server))
-			direct := way.suite.run(t, conformanceServer(t, server, way.suite.era == "modern"))
-			got := way.suite.run(t, strings.Replace(way.start(f), "127.0.0.1", "localhost", 1))
-			t.Logf("direct %d passed of %d, through three replicas %d of %d", passed(direct), len(direct), passed(got), len(got))
-			if n := passed(direct); n < way.suite.least {
-				t.Errorf("the server itself passes %d checks, want at least %d", n, way.suite.least)
-			}
-			compare(t, way.balancer, direct, got)
-		})
-		t.Run(way.balancer+" jobs", func(t *testing.T) {
+	balancers := map[string]func(*fleet) string{"haproxy": (*fleet).haproxy, "nginx": (*fleet).nginx}
+	for _, s := range suites[1:] {
+		direct := s.run(t, conformanceServer(t, server, s.era == "modern"))
+		if n := passed(direct); n < s.least {
+			t.Errorf("the server itself passes %d checks, want at least %d", n, s.least)
+		}
+		f := newFleet(t, 3, fmt.Sprintf("upstreams:\n  conformance: {prefix: \"\", command: [%q]}\n", server))
+		for name, start := range balancers {
+			t.Run(name+" conformance "+s.name, func(t *testing.T) {
+				got := s.run(t, strings.Replace(start(f), "127.0.0.1", "localhost", 1))
+				t.Logf("direct %d passed of %d, through three replicas %d of %d", passed(direct), len(direct), passed(got), len(got))
+				compare(t, name, direct, got)
+			})
+		}
+	}
+	for name, start := range balancers {
+		t.Run(name+" jobs", func(t *testing.T) {
 			dir := t.TempDir()
 			if err := fixtures.Write(dir, fixtures.Secret()); err != nil {
 				t.Fatal(err)
 			}
 			const limit = 8000
 			f := newFleet(t, 3, userPrincipals()+fakeConfig(recordFile(t), "")+fmt.Sprintf("  old: {%s}\n  files: {builtin: files, roots: [%q]}\nfolding: {max_budget: 131072}\nbudgets:\n  limits:\n    - {name: each, match: {principal: user2}, per: principal, tokens: 8k, window: 1mo}\n", fakeUpstream(t, "stdio", "legacy"), dir))
-			at := way.start(f)
+			at := start(f)
 			for n, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 				f.mainJob(t, f.host(at, era, n, "{}"))
 				f.crowd(t, at, era, n)
