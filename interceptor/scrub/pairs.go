@@ -217,7 +217,8 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 
 // appendCellsBelow is appendTable for one header and separator. The rows have as many cells as the header.
 func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte) ([]decoded, int, error) {
-	names := appendCells(nil, text, header, separator)
+	x.spans = appendCells(x.spans[:0], text, header, separator)
+	names := x.spans
 	filled, secret, row := 0, false, true
 	for _, n := range names {
 		if n.Start < n.End {
@@ -242,21 +243,24 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 		return all, header.End, nil // code
 	}
 	found := x.cells[:0]
-	var cells []span
 	rows := 0
-	repeated := make([]int, len(names)) // rows with the same cell as the first line
+	var repeated []int // by cell: rows with the same one as the first line
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
 		if err := x.limit.spend(line.End - line.Start); err != nil {
 			return nil, 0, err
 		}
-		if cells = appendCells(cells[:0], text, line, separator); len(cells) != len(names) {
+		x.spans = appendCells(x.spans[:len(names)], text, line, separator)
+		cells := x.spans[len(names):]
+		if len(cells) != len(names) {
 			if strings.Trim(text[line.Start:line.End], "-+=:| \r") == "" {
 				continue // a ruled line
 			}
 			break
 		}
-		rows++
+		if rows++; rows == 1 {
+			repeated = make([]int, len(names))
+		}
 		if text[line.Start:line.End] == text[header.Start:header.End] {
 			continue // tables that were put together
 		}
@@ -273,8 +277,11 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 			}
 		}
 	}
+	if x.cells = found; len(found) == 0 {
+		return all, header.End, nil
+	}
 	most := slices.Max(repeated)
-	if x.cells = found; len(found) == 0 || row && most >= max(rows/leastRepeated, leastRepeated) || signs && most >= leastRepeated {
+	if row && most >= max(rows/leastRepeated, leastRepeated) || signs && most >= leastRepeated {
 		return all, header.End, nil
 	}
 	end := found[len(found)-1].value.End

@@ -116,6 +116,7 @@ type examination struct {
 	text    string
 	lines   []int32 // see lineBreaks
 	cells   []cell  // of a table in it
+	spans   []span  // of the cells of its header and of a row
 	excused bool    // a finding in the last line was excepted for the whole text; see lastLine
 
 	// Of a document.
@@ -145,7 +146,7 @@ func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
-	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
+	x.unquoted, x.pieces, x.listed, x.arrays, x.spans = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays), kept(x.spans)
 	s := x.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,7 +68,8 @@ func NewLiterals(literals []string) *Literals {
 
 // Contains reports whether text contains one of the literals.
 func (m *Literals) Contains(text string) bool {
-	var found []literalHit
+	var buf [8]literalHit
+	found := buf[:0]
 	for at := 0; at < len(text) && len(found) == 0; {
 		at, found = m.block(text, at, found)
 	}

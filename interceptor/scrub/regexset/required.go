@@ -15,6 +15,7 @@ const (
 	maxLiterals  = 64 // of one required set
 	maxLonger    = 96 // of one required set that is lengthened
 	maxRepeatLit = 4  // copies of a repeated literal
+	maxClass     = 8  // characters of a class in a literal
 	maxSlack     = 64 // starts that one literal hit leaves open
 )
 
@@ -202,13 +203,13 @@ func literal(runes []rune) []string {
 	return []string{string(b)}
 }
 
-// classLiterals is exactly for a class of at most four characters.
+// classLiterals is exactly for a class of at most maxClass characters.
 func classLiterals(ranges []rune) []string {
 	var set []string
 	for i := 0; i+1 < len(ranges); i += 2 {
 		for r := ranges[i]; r <= ranges[i+1]; r++ {
 			c, ok := foldASCII(r)
-			if set = union(set, []string{string(c)}); !ok || len(set) > 4 {
+			if set = union(set, []string{string(c)}); !ok || len(set) > maxClass {
 				return nil
 			}
 		}

@@ -86,8 +86,10 @@ type Set struct {
 
 type pattern struct {
 	Pattern
-	plans []*plan  // for Search; TestLines has one, for its literals
-	test  *program // for Test and TestLines: the first end of a match in a text
+	plans    []*plan  // for Search; TestLines has one, for its literals
+	test     *program // for Test and TestLines: the first end of a match in a text
+	filter   []string // for Search; see filterOf
+	required bool     // every match contains a literal of filter
 }
 
 // A use is what one literal is searched for.
@@ -99,18 +101,7 @@ type use struct {
 // New compiles patterns. It fails if one for Search matches the empty string.
 func New(patterns []Pattern) (*Set, error) {
 	s := &Set{patterns: make([]pattern, len(patterns)), gates: make([]*gate, 1), minLen: math.MaxInt}
-	var literals []string
-	index, lists := map[string]int{}, map[string]int{}
-	useOf := func(literal string) *use {
-		n, ok := index[literal]
-		if !ok {
-			n = len(literals)
-			index[literal] = n
-			literals = append(literals, literal)
-			s.uses = append(s.uses, use{})
-		}
-		return &s.uses[n]
-	}
+	sought := map[string]bool{} // all literals
 	for i, in := range patterns {
 		p := &s.patterns[i]
 		p.Pattern = in
@@ -132,21 +123,8 @@ func New(patterns []Pattern) (*Set, error) {
 			if plan.required == nil {
 				continue
 			}
-			key := fmt.Sprint(plan.gated(), plan.required.search)
-			if plan.hits = lists[key]; plan.hits == 0 {
-				plan.hits = len(s.gates)
-				lists[key] = plan.hits
-				s.gates = append(s.gates, nil)
-				for _, l := range plan.required.search {
-					u := useOf(l)
-					u.lists = append(u.lists, plan.hits)
-				}
-			}
-			if plan.gated() {
-				if s.gates[plan.hits] == nil {
-					s.gates[plan.hits] = &gate{}
-				}
-				s.gates[plan.hits].plans = append(s.gates[plan.hits].plans, plan)
+			for _, l := range plan.required.search {
+				sought[l] = true
 			}
 		}
 		if in.Use != Search {
@@ -155,24 +133,76 @@ func New(patterns []Pattern) (*Set, error) {
 			p.test.earliest = true
 			continue
 		}
-		filter := p.filter()
-		if len(filter) == 0 {
+		if p.filter, p.required = p.filterOf(); len(p.filter) == 0 {
 			s.unfiltered = append(s.unfiltered, i)
 			s.inexact = s.inexact || len(in.Keywords) > 0
 		}
-		for _, l := range filter {
-			u := useOf(l)
+		for _, l := range p.filter {
+			sought[l] = true
+		}
+	}
+	s.search(sought)
+	return s, nil
+}
+
+// search notes what each literal is searched for. A gate turns most hits away, so its plans take the
+// hits of a literal with which theirs begin, if that is sought anyway.
+func (s *Set) search(sought map[string]bool) {
+	var literals []string
+	index, lists := map[string]int{}, map[string]int{}
+	useOf := func(literal string, gated bool) *use {
+		for n := longEnough; gated && n < len(literal); n++ {
+			if sought[literal[:n]] {
+				literal = literal[:n]
+			}
+		}
+		n, ok := index[literal]
+		if !ok {
+			n = len(literals)
+			index[literal] = n
+			literals = append(literals, literal)
+			s.uses = append(s.uses, use{})
+		}
+		return &s.uses[n]
+	}
+	for i := range s.patterns {
+		p := &s.patterns[i]
+		gated := p.required
+		for _, plan := range p.plans {
+			gated = gated && plan.gated()
+			if plan.required == nil {
+				continue
+			}
+			key := fmt.Sprint(plan.gated(), plan.required.search)
+			if plan.hits = lists[key]; plan.hits == 0 {
+				plan.hits = len(s.gates)
+				lists[key] = plan.hits
+				s.gates = append(s.gates, nil)
+				if plan.gated() {
+					s.gates[plan.hits] = &gate{}
+				}
+				for _, l := range plan.required.search {
+					if u := useOf(l, plan.gated()); !slices.Contains(u.lists, plan.hits) {
+						u.lists = append(u.lists, plan.hits)
+					}
+				}
+			}
+			if g := s.gates[plan.hits]; g != nil {
+				g.plans = append(g.plans, plan)
+			}
+		}
+		for _, l := range p.filter {
+			u := useOf(l, gated)
 			u.patterns = append(u.patterns, i)
 		}
 	}
 	s.literals = NewLiterals(literals)
-	return s, nil
 }
 
-// filter returns literals of which every text with a keyword and a match contains one, or nil:
+// filterOf returns literals of which every text with a keyword and a match contains one, or nil:
 // the required literals of the plans if each implies a keyword, or else the keywords. Short
 // keywords are in nearly every text.
-func (p *pattern) filter() []string {
+func (p *pattern) filterOf() (literals []string, isRequired bool) {
 	var required []string
 	for _, plan := range p.plans {
 		if plan.required == nil {
@@ -182,12 +212,12 @@ func (p *pattern) filter() []string {
 		required = append(required, plan.required.search...)
 	}
 	if required != nil && !slices.ContainsFunc(required, func(l string) bool { return !p.hasKeyword(l) }) {
-		return required
+		return required, true
 	}
 	if slices.ContainsFunc(p.Keywords, func(k string) bool { return !Searchable(k) }) {
-		return nil
+		return nil, false
 	}
-	return p.Keywords
+	return p.Keywords, false
 }
 
 // hasKeyword reports whether the pattern's keywords let it match in a text.
