@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"interceptor/trace/export":    {"interceptor/trace"},
 	"interceptor/trace/query":     {"folding/contextpath", "interceptor/trace", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor/trace/render":    {"folding/contextpath", "interceptor/trace", "interceptor/trace/query", "internal/rawjson"},
-	"interceptor/injection":       {},
+	"interceptor/injection":       {"interceptor/scrub/regexset"},
 	"interceptor/preview":         {"internal/rawjson"},
 	"interceptor/preview/extract": {},
 	"interceptor/workflow":        {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},

@@ -7,7 +7,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
 // Find returns what in a text looks like an instruction to a model, also between characters that nobody sees.
@@ -20,24 +23,29 @@ func Find(text string) (found []string) {
 	if hidden != "" && strings.ContainsFunc(text, isTag) {
 		found = append(found, hidden)
 	}
-	lower := strings.ToLower(visible)
 	if !plain(text) {
-		lower = strings.Map(func(c rune) rune {
+		visible = strings.Map(func(c rune) rune {
 			if c > unicode.MaxASCII && unicode.IsSpace(c) {
 				return ' ' // the expressions know the blanks of ASCII
 			}
 			return c
-		}, lower)
+		}, visible)
 	}
-	flat := strings.Join(strings.Fields(lower), " ")
-	for _, o := range orders {
-		if !slices.ContainsFunc(o.need, func(word string) bool { return strings.Contains(flat, word) }) {
-			continue
+	scratch := scratches.Get().(*regexset.Scratch)
+	if err := scratch.Scan(visible, unlimited{}); err != nil {
+		return append(found, err.Error())
+	}
+	for _, order := range scratch.Candidates() {
+		words, err := scratch.FindAll(order)
+		if err != nil {
+			return append(found, err.Error())
 		}
-		if words := o.text.FindString(lower); words != "" {
-			found = append(found, strings.Join(strings.Fields(words), " "))
+		if len(words) > 0 {
+			found = append(found, strings.ToLower(strings.Join(strings.Fields(visible[words[0].Start:words[0].End]), " ")))
 		}
 	}
+	scratch.Reset()
+	scratches.Put(scratch)
 	return found
 }
 
@@ -102,22 +110,40 @@ func Invisible(text string) (visible, names string) {
 }
 
 // orders are instructions that tell a model to hide something, to leave its own, to prefer a tool to others
-// or to send something away, in small letters. A text with none of need, with one blank between words, is
-// not searched. docs/pins.md has how many tools of real servers they name.
-var orders = []struct {
-	need []string
-	text *regexp.Regexp
-}{
-	{[]string{"ignore", "disregard", "forget", "override", "bypass"}, regexp.MustCompile(
-		`\b(ignore|disregard|forget|override|bypass)\s+((all|any|the|your|of|these)\s+)*(previous|prior|above|earlier|preceding|other|system|original)\s+(\w+\s+)?(instruction|prompt|rule|message|direction|guideline|polic)`)},
-	{[]string{"user", "human", "operator"}, regexp.MustCompile(
-		`\b(do\s+not|don't|don’t|never|must\s+not|without|avoid)\s+(ever\s+)?(tell|inform|mention|reveal|notif|disclos|alert)\w*\s+([\w']+\s+){0,6}?(user|human|operator)`)},
-	{[]string{"from the"}, regexp.MustCompile(`\b(hide|conceal|keep)\s+(this|it|that)\s+(\w+\s+)?from\s+the\s+(user|human|operator)`)},
-	{[]string{"<"}, regexp.MustCompile(`</?\s*(important|system|secret|hidden|critical|admin|instructions?|system[-_ ]?prompt)\s*>`)},
-	{[]string{"before"}, regexp.MustCompile(`\bbefore\s+(using|calling|invoking|running|you\s+(use|call|run))\s+(any|every|all|another)\s+(other\s+)?tools?\b`)},
-	{[]string{"this tool"}, regexp.MustCompile(`\b(must|always|should)\s+(first\s+)?(use|call|invoke|run)\s+this\s+tool\s+(first|before\s+(any|every|all|answering|responding|doing))`)},
-	{[]string{"~/.", ".ssh", "id_rsa", "id_ed25519", "/etc/passwd", "/etc/shadow", ".aws/", ".env", "mcp.json"}, regexp.MustCompile(
-		`\b(read|open|cat|include|send|pass|get|print)\b.{0,60}(~/\.\w|\.ssh\b|id_rsa|id_ed25519|/etc/(passwd|shadow)|\.aws/|[\s/'"]\.env\b|mcp\.json)`)},
-	{[]string{"to http", "@"}, regexp.MustCompile(`\b(send|forward|post|upload|exfiltrate|bcc|copy|append)\b.{0,60}\bto\s+(https?://|[\w.+-]+@[\w-]+\.\w)`)},
-	{[]string{"you are now", "new system", "your new", "your real"}, regexp.MustCompile(`\b(you\s+are\s+now|new\s+system\s+prompt|your\s+(new|real)\s+(instructions|task|goal))\b`)},
+// or to send something away. docs/pins.md has how many tools of real servers they name.
+var orders = []string{
+	`(?i)\b(ignore|disregard|forget|override|bypass)\s+((all|any|the|your|of|these)\s+)*(previous|prior|above|earlier|preceding|other|system|original)\s+(\w+\s+)?(instruction|prompt|rule|message|direction|guideline|polic)`,
+	`(?i)\b(do\s+not|don't|don’t|never|must\s+not|without|avoid)\s+(ever\s+)?(tell|inform|mention|reveal|notif|disclos|alert)\w*\s+([\w']+\s+){0,6}?(user|human|operator)`,
+	`(?i)\b(hide|conceal|keep)\s+(this|it|that)\s+(\w+\s+)?from\s+the\s+(user|human|operator)`,
+	`(?i)</?\s*(important|system|secret|hidden|critical|admin|instructions?|system[-_ ]?prompt)\s*>`,
+	`(?i)\bbefore\s+(using|calling|invoking|running|you\s+(use|call|run))\s+(any|every|all|another)\s+(other\s+)?tools?\b`,
+	`(?i)\b(must|always|should)\s+(first\s+)?(use|call|invoke|run)\s+this\s+tool\s+(first|before\s+(any|every|all|answering|responding|doing))`,
+	`(?i)\b(read|open|cat|include|send|pass|get|print)\b.{0,60}(~/\.\w|\.ssh\b|id_rsa|id_ed25519|/etc/(passwd|shadow)|\.aws/|[\s/'"]\.env\b|mcp\.json)`,
+	`(?i)\b(send|forward|post|upload|exfiltrate|bcc|copy|append)\b.{0,60}\bto\s+(https?://|[\w.+-]+@[\w-]+\.\w)`,
+	`(?i)\b(you\s+are\s+now|new\s+system\s+prompt|your\s+(new|real)\s+(instructions|task|goal))\b`,
 }
+
+// scratches are of the set of all orders.
+var scratches = func() *sync.Pool {
+	var patterns []regexset.Pattern
+	for _, order := range orders {
+		expr, err := regexset.Parse(order)
+		if err != nil {
+			panic(err)
+		}
+		patterns = append(patterns, regexset.Pattern{Expr: expr})
+	}
+	set := sync.OnceValue(func() *regexset.Set {
+		set, err := regexset.New(patterns)
+		if err != nil {
+			panic(err)
+		}
+		return set
+	})
+	return &sync.Pool{New: func() any { return set().NewScratch() }}
+}()
+
+// unlimited is the limit of a scan: it takes linear time.
+type unlimited struct{}
+
+func (unlimited) Check() error { return nil }
