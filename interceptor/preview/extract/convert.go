@@ -77,10 +77,11 @@ func readInput(text string, most int) (input any, note string, err error) {
 }
 
 // readResults reads the results that are texts, each like a text of its own, and says which it
-// converted. A text that can't be read stays a string. Together at most largeYAML bytes are converted.
+// converted. A text that can't be read stays a string. Together at most largeYAML bytes are converted; the
+// note says how many of the others stay strings.
 func readResults(input any) (note string) {
 	items, _ := input.([]any)
-	left, notes, times := largeYAML, []string{}, map[string]int{}
+	left, notes, times, over := largeYAML, []string{}, map[string]int{}, 0
 	for _, item := range items {
 		of, _ := item.(map[string]any)
 		text, ok := of["result"].(string)
@@ -95,6 +96,9 @@ func readResults(input any) (note string) {
 			left -= len(text)
 		}
 		if err != nil {
+			if len(text) > left && startConverts(text) {
+				over++
+			}
 			continue
 		}
 		if note != "" || !json.Valid([]byte(text)) { // it is not one JSON value
@@ -110,7 +114,21 @@ func readResults(input any) (note string) {
 	for i, n := range notes {
 		notes[i] = fmt.Sprintf("%s (%d of %d results, with the text in .text)", n, times[n], len(items))
 	}
+	if over > 0 {
+		notes = append(notes, fmt.Sprintf("[jq left %d of %d results as text: it converts %d KiB of YAML, XML and CSV of a batch; make smaller batches, or use grep]", over, len(items), largeYAML>>10))
+	}
 	return strings.Join(notes, "\n")
+}
+
+// startConverts reports whether a text begins like one that can be converted.
+func startConverts(text string) bool {
+	const enough = 8 << 10
+	text = strings.TrimSpace(text[:min(len(text), enough)])
+	if strings.HasPrefix(text, "<") {
+		return true
+	}
+	_, _, err := readInput(text[:max(strings.LastIndexByte(text, '\n'), 0)], enough)
+	return err == nil && strings.Contains(text, "\n")
 }
 
 const (

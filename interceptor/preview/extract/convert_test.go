@@ -128,3 +128,28 @@ func FuzzReadInput(f *testing.F) {
 		}
 	})
 }
+
+// Results that would be converted, but for the limit of their batch, are named; other texts and JSON are not.
+func TestResultsOverTheLimitAreNamed(t *testing.T) {
+	csv := "id,name,state\n" + strings.Repeat("7,a name,open\n", 50_000) // 700 KB
+	for name, k := range map[string]struct {
+		results []string
+		over    int
+	}{
+		"CSV":      {[]string{csv, csv, csv}, 2},
+		"YAML":     {[]string{csv, strings.Repeat("- id: 7\n  name: a name\n", 40_000)}, 1},
+		"XML":      {[]string{csv, "<rows>" + strings.Repeat("<row id=\"7\"/>\n", 60_000) + "</rows>"}, 1},
+		"below it": {[]string{csv, "id,name,state\n1,b,open\n2,c,open\n"}, 0},
+		"text":     {[]string{csv, strings.Repeat("It is a line of words, and no more.\nSo is this (not that) one.\n", 20_000)}, 0},
+		"JSON":     {[]string{csv, `{"a": "` + strings.Repeat("x", 1<<20) + `"}`}, 0},
+	} {
+		var items []any
+		for _, r := range k.results {
+			items = append(items, map[string]any{"result": r})
+		}
+		note, want := readResults(items), fmt.Sprintf("[jq left %d of %d results as text: it converts 1024 KiB of YAML, XML and CSV of a batch; make smaller batches, or use grep]", k.over, len(items))
+		if strings.Contains(note, want) != (k.over > 0) || strings.Contains(note, "[jq left") != (k.over > 0) {
+			t.Errorf("%s: note = %q, want %d results over the limit", name, note, k.over)
+		}
+	}
+}
