@@ -114,26 +114,61 @@ var (
 	message      = regexp.MustCompile(`^\s*(?:E  +\S|[\w./-]+\.\w+:\d+: |(?:[\w.]*(?:Error|Exception|Failure)|thread '.*' .*panicked at|panic|fatal error)\b.*|(?:expected|want|got|actual|received|left|right|reason|assertion)\b.*)|: (?:want|got|expected) |, want `)
 )
 
-// isSummary reports whether a line sums up tests. Most lines have neither a digit nor one of the words,
-// and the expression takes much longer.
+// The words that a line has which sums up tests, begins with a verdict or tells a failure. The expressions take
+// much longer than a look for them, and most lines have none.
+var (
+	summaryStarts = []string{"FAIL", "OK", "ok", "PASS"}
+	summaryWords  = []string{"pass", "fail", "pending", "skipped", "ignored", "error", "problem", "warning", "example", "test", "assertion", "suites", "cancelled", "todo", "duration_ms", "coverage", "Test", "Snapshots", "Ran", "Result", "Failures"}
+	verdictStarts = []string{"PASS", "FAIL", "SKIP", "OK", "ok", "not ok", "ERROR", "✓", "✔", "√", "✕", "✗", "✖", "×", "✘", "○", "↓", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
+	messageWords  = []string{"Error", "Exception", "Failure", "panic", "fatal error", "expected", "want", "got", "actual", "received", "left", "right", "reason", "assertion"}
+)
+
+// isSummary reports whether a line sums up tests.
 func isSummary(l string) bool {
-	return (strings.ContainsAny(l, "0123456789") || startsWith(l, summaryWords)) && summary.MatchString(l)
+	return strings.HasPrefix(l, "Result: ") && summary.MatchString(l) || startsWith(l, summaryStarts) && (len(l) < 10 || strings.ContainsAny(l, "\t(")) && summary.MatchString(l) ||
+		strings.ContainsAny(l, "0123456789") && !startsWith(l, eventStarts) && containsAny(l, summaryWords) && summary.MatchString(l)
 }
 
-var summaryWords = []string{"FAIL", "OK", "ok", "PASS", "Result: "}
+// eventStarts begin the lines of go test about one test.
+var eventStarts = []string{"=== RUN ", "=== PAUSE ", "=== CONT ", "=== NAME ", "--- PASS: ", "--- FAIL: ", "--- SKIP: "}
+
+// isMessage reports whether a line tells why a test failed.
+func isMessage(l string) bool {
+	return (strings.Contains(l, "E  ") || strings.Contains(l, ": ") && strings.Contains(l, ".") || containsAny(l, messageWords)) && message.MatchString(l)
+}
+
+// verdictFirstOf matches verdictFirst.
+func verdictFirstOf(l string) []string {
+	t := strings.TrimLeft(l, " \t\r\f\v│")
+	if rest, ok := strings.CutPrefix(t, "--- "); ok {
+		t = rest
+	} else if rest, ok := strings.CutPrefix(t, "["); ok {
+		t = strings.TrimLeft(rest, " ")
+	}
+	if !startsWith(t, verdictStarts) {
+		return nil
+	}
+	return verdictFirst.FindStringSubmatch(l)
+}
 
 // verdict returns the result of a test in a line, "pass", "fail" or "skip", and the test's name.
 func verdict(l string) (result, name string) {
 	if len(l) > 400 || l == "" || isSummary(l) {
 		return "", ""
 	}
-	if m := verdictFirst.FindStringSubmatch(l); m != nil {
+	if m := verdictFirstOf(l); m != nil {
 		name, _, _ = strings.Cut(m[2], " - ")
 		return results[m[1]], name
 	}
+	if !containsAny(l, lastWords) {
+		return "", ""
+	}
 	t := l
 	if c := l[len(l)-1]; c == ']' || c == 's' || c == ')' || c == 'c' {
-		t = verdictTail.ReplaceAllString(l, "")
+		end := l[max(len(l)-40, 0):]
+		if at := verdictTail.FindStringIndex(end); at != nil {
+			t = strings.TrimRight(l[:len(l)-len(end)+at[0]], " \t")
+		}
 	}
 	for _, word := range lastWords {
 		if rest, ok := strings.CutSuffix(t, word); ok && len(rest) > 2 && (rest[len(rest)-1] == ' ' || rest[len(rest)-1] == '*') {
@@ -177,7 +212,7 @@ func readTests(f *findings, sample []string) bool {
 	for i, l := range f.lines {
 		result, name := verdict(l)
 		if result == "" && strings.Contains(l, ") ") { // mocha's
-			if m := verdictFirst.FindStringSubmatch(l); m != nil && number["pass"] > 0 {
+			if m := verdictFirstOf(l); m != nil && number["pass"] > 0 {
 				result, name = "fail", m[2]
 			}
 		}
@@ -204,7 +239,7 @@ func readTests(f *findings, sample []string) bool {
 			}
 		case len(l) < 300 && isSummary(l):
 			summaries = append(summaries, i)
-		case len(l) < 2000 && message.MatchString(l):
+		case len(l) < 2000 && isMessage(l):
 			messages.add(pattern(strings.TrimSpace(l)), i)
 			lastMessage = i
 		}
@@ -440,76 +475,96 @@ func (f *findings) faults(levels []string) {
 	}
 }
 
-// readTable reads values with a delimiter, or columns that are aligned under a header.
-func readTable(f *findings, sample []string) bool {
-	if len(sample) < 4 {
+// readTable reads values with a delimiter under a header.
+func readTable(f *findings, _ []string) bool {
+	from, to, comma := delimited(f.lines)
+	if comma == 0 {
 		return false
 	}
 	e := &entries{noun: "row"}
-	if comma := delimiter(sample); comma != 0 {
-		r := csv.NewReader(strings.NewReader(f.text))
-		r.Comma, r.LazyQuotes, r.FieldsPerRecord, r.ReuseRecord = comma, true, -1, true
-		var header []string
-		for rec, err := r.Read(); err == nil; rec, err = r.Read() {
-			if rule(strings.Join(rec, "")) {
-				continue
-			}
-			if header == nil {
-				header = slices.Clone(rec)
-				for i, name := range header {
-					header[i] = cmp.Or(strings.TrimSpace(name), fmt.Sprint("column ", i+1))
-				}
-				continue
-			}
-			line, _ := r.FieldPos(0)
-			e.begin(line - 1)
-			for i, v := range rec[:min(len(rec), len(header))] {
-				e.set(header[i], strings.Clone(v))
-			}
+	r := csv.NewReader(strings.NewReader(strings.Join(f.lines[from:to], "\n")))
+	r.Comma, r.LazyQuotes, r.FieldsPerRecord, r.ReuseRecord = comma, true, -1, true
+	var header []string
+	for rec, err := r.Read(); err == nil; rec, err = r.Read() {
+		if rule(strings.Join(rec, "")) {
+			continue
 		}
-		f.totals = append(f.totals, plural(len(header), "column"))
-	} else {
-		at, split := aligned(f.lines)
-		if split == nil {
-			return false
-		}
-		header := split(f.lines[at])
-		for i, l := range f.lines[at+1:] {
-			if v := split(l); len(v) >= min(len(header), 2) && !rule(l) {
-				e.begin(at + 1 + i)
-				for j, v := range v[:min(len(v), len(header))] {
-					e.set(header[j], v)
-				}
+		if header == nil {
+			header = slices.Clone(rec)
+			for i, name := range header {
+				header[i] = cmp.Or(strings.TrimSpace(name), fmt.Sprint("column ", i+1))
 			}
+			continue
 		}
-		f.line(at, "", wide, 10)
-		f.totals = append(f.totals, plural(len(header), "column"))
+		line, _ := r.FieldPos(0)
+		e.begin(from + line - 1)
+		for i, v := range rec[:min(len(rec), len(header))] {
+			e.set(header[i], strings.Clone(v))
+		}
 	}
-	f.kind = Table
-	e.tell(f, "", nil)
-	f.ends(0, len(f.lines), 0.5)
+	f.table(e, len(header))
+	f.around(from, to)
 	return true
+}
+
+// readAligned reads columns that are aligned under a header.
+func readAligned(f *findings, sample []string) bool {
+	at, split := aligned(f.lines)
+	if len(sample) < 4 || split == nil {
+		return false
+	}
+	e := &entries{noun: "row"}
+	header := split(f.lines[at])
+	for i, l := range f.lines[at+1:] {
+		if v := split(l); len(v) >= min(len(header), 2) && !rule(l) {
+			e.begin(at + 1 + i)
+			for j, v := range v[:min(len(v), len(header))] {
+				e.set(header[j], v)
+			}
+		}
+	}
+	f.line(at, "", wide, 10)
+	f.table(e, len(header))
+	return true
+}
+
+func (f *findings) table(rows *entries, columns int) {
+	f.kind = Table
+	f.totals = append(f.totals, plural(columns, "column"))
+	rows.tell(f, "", nil)
+	f.ends(0, len(f.lines), 0.5)
 }
 
 // rule reports whether a line only separates.
 func rule(l string) bool { return strings.Trim(l, "-+=| \t:") == "" && strings.TrimSpace(l) != "" }
 
-// delimiter returns the character that splits the lines into the same number of fields, or 0.
-func delimiter(sample []string) rune {
-	for len(sample) > 4 && rule(sample[0]) {
-		sample = sample[1:]
-	}
-	for _, comma := range []rune{'\t', ',', ';', '|'} {
-		n := fields(sample[0], comma)
-		if n < 2 || (comma == ',' && n < 3) || !isHeader(sample[0], comma) {
+// delimited finds a header, the character that splits it and the lines below into the same number of fields,
+// and their end. comma is 0 if there is none.
+func delimited(lines []string) (from, to int, comma rune) {
+	for skipped := 0; from < len(lines) && skipped <= maxAround; from++ {
+		if strings.TrimSpace(lines[from]) == "" || rule(lines[from]) {
 			continue
 		}
-		alike := count(sample, func(l string) bool { return fields(l, comma) == n || comma == '|' && rule(l) })
-		if alike*20 >= len(sample)*19 {
-			return comma
+		for _, comma := range []rune{'\t', ',', ';', '|'} {
+			n := fields(lines[from], comma)
+			if n < 2 || (comma == ',' && n < 3) || !isHeader(lines[from], comma) {
+				continue
+			}
+			if comma != '|' && !strings.ContainsRune(strings.Trim(lines[from], string(comma)), comma) {
+				continue // a statement
+			}
+			fits := func(l string) bool { return fields(l, comma) == n || comma == '|' && rule(l) }
+			to := untilLast(lines, fits)
+			if to <= from || count(lines[:from], fits) > 0 {
+				continue
+			}
+			if s := sample(lines[from:to]); len(s) >= 4 && count(s, fits)*20 >= len(s)*19 {
+				return from, to, comma
+			}
 		}
+		skipped++
 	}
-	return 0
+	return 0, 0, 0
 }
 
 // fields returns the number of fields of a line. A delimiter in quotes splits nothing.

@@ -285,8 +285,15 @@ func key(l string) (name, value string, ok bool) {
 
 // readYAML reads documents of YAML: their fields, and the keys of the upper levels with their numbers
 // of children.
-func readYAML(f *findings, sample []string) bool {
+func readYAML(f *findings, _ []string) bool {
+	from, to := 0, untilLast(f.lines, mayBeYAML)
+	for skipped := 0; from < to && skipped < maxAround && !mayBeYAML(f.lines[from]); from++ {
+		if strings.TrimSpace(f.lines[from]) != "" {
+			skipped++
+		}
+	}
 	in, keys := 0, 0 // the lines of a block of text are no keys
+	sample := sample(f.lines[from:to])
 	for _, l := range sample {
 		t := strings.TrimLeft(strings.TrimSpace(l), "- ")
 		_, value, ok := key(t)
@@ -314,11 +321,11 @@ func readYAML(f *findings, sample []string) bool {
 	children := map[string]int{}
 	var order []string
 	top, text := 0, -1 // the line of the top key; the indentation around a block of text
-	for i, l := range f.lines {
+	for i, l := range f.lines[:to] {
 		at := indent(l)
 		t := strings.TrimSpace(l)
 		switch {
-		case t == "" || t[0] == '#' || text >= 0 && at > text:
+		case i < from || t == "" || t[0] == '#' || text >= 0 && at > text:
 			continue
 		case strings.HasPrefix(l, "---") || len(docs.lines) == 0:
 			if docs.begin(i); l != "---" {
@@ -401,8 +408,15 @@ func readYAML(f *findings, sample []string) bool {
 		items.tell(f, "", nil)
 	}
 	o.tell(f, 5)
+	f.around(from, to)
 	f.ends(0, len(f.lines), 0.9)
 	return true
+}
+
+// mayBeYAML reports whether a line may begin or end YAML: a key, an item, a comment or a part of a block.
+func mayBeYAML(l string) bool {
+	name, _, ok := key(l)
+	return ok && !strings.Contains(name, " ") || startsWith(l, []string{"---", "- ", " ", "#", "..."}) && strings.TrimSpace(l) != ""
 }
 
 func join[T any](path []T, name func(T) string) string {

@@ -123,6 +123,15 @@ func (f *findings) ends(from, to int, scale float64) {
 	}
 }
 
+// around tells the lines before and after the part from..to (excluded) that a reader reads.
+func (f *findings) around(from, to int) {
+	for i := range f.lines {
+		if i < from || i >= to {
+			f.line(i, "", wide, 3*lineWorth)
+		}
+	}
+}
+
 // firstLines often say what a text is, also where it is told by other things.
 const firstLines = 3
 

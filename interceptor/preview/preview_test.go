@@ -1,6 +1,7 @@
 package preview_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -253,6 +254,43 @@ func TestHostileTexts(t *testing.T) {
 		p, ok := preview.Make(preview.Source{Text: text, Tokens: size, Handle: handle}, 400, quarter)
 		if !ok || quarter(p.Text) > 400 || p.Text == "" {
 			t.Errorf("%s: %v, %d tokens", name, ok, quarter(p.Text))
+		}
+	}
+}
+
+// A few lines of other text before and after a table or YAML do not hide it, and are shown.
+func TestTextAroundTablesAndYAML(t *testing.T) {
+	rows := func(form string) (text string) {
+		for i := range 30 {
+			text += fmt.Sprintf(form, i, 100+i*i, []string{"open", "closed"}[i%2])
+		}
+		return text
+	}
+	for name, k := range map[string]struct {
+		text, says string
+		want       preview.Kind
+	}{
+		"CSV":        {"id,size,state\n" + rows("%d,%d,%s\n"), "30 rows", preview.Table},
+		"TSV":        {"id\tsize\tstate\n" + rows("%d\t%d\t%s\n"), "30 rows", preview.Table},
+		"semicolons": {"id;size;state\n" + rows("%d;%d;%s\n"), "30 rows", preview.Table},
+		"psql":       {" id | size | state\n----+------+-------\n" + rows(" %d | %d | %s\n"), "30 rows", preview.Table},
+		"Markdown":   {"| id | size | state |\n|----|------|-------|\n" + rows("| %d | %d | %s |\n"), "30 rows", preview.Table},
+		"YAML":       {"items:\n" + rows("- id: %d\n  size: %d\n  state: %s\n"), "30 items", preview.YAML},
+		"documents":  {rows("---\nkind: K%d\nsize: %d\nstate: %s\n"), "30 documents", preview.YAML},
+	} {
+		for _, before := range []string{"", "npm warn old lockfile\n", "npm warn old lockfile\nnpm warn deprecated x@1.2.3: use y, or z\n\n", "> app@1.0.0 export\n> node export.js\n\n"} {
+			for _, after := range []string{"", "Done in 0.42s.\n", "\nnpm notice New version\nexit status 1\n"} {
+				text := before + k.text + after
+				p, ok := preview.Make(preview.Source{Text: text, Tokens: 4000, Handle: handle}, 350, quarter)
+				if !ok || p.Kind != k.want || !strings.Contains(p.Text[:strings.Index(p.Text, "\n")], k.says) {
+					t.Errorf("%s after %q, before %q: %s, want %s and %s", name, before, after, p.Text[:min(160, len(p.Text))], k.want, k.says)
+				}
+				for i, l := range strings.Split(text, "\n") {
+					if l != "" && (i < strings.Count(before, "\n") || i >= strings.Count(before+k.text, "\n")) && !strings.Contains(p.Text, fmt.Sprintf("%d: %s", i+1, l)) {
+						t.Errorf("%s after %q, before %q: line %d is not shown: %s", name, before, after, i+1, p.Text)
+					}
+				}
+			}
 		}
 	}
 }

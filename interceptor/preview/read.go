@@ -12,7 +12,7 @@ func read(text string) *findings {
 	d := newDoc(text)
 	s := sample(d.lines)
 	for _, r := range []func(f *findings, sample []string) bool{
-		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readForms, readTable, readLog, readRecords, readYAML, readConfig, readOutline, readColumns, readPlain,
+		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readOutline, readColumns, readPlain,
 	} {
 		f := &findings{doc: d, kind: Plain, totals: []string{plural(len(d.lines), "line")}, at: map[int]*piece{}}
 		if r(f, s) {

@@ -64,6 +64,24 @@ func sample(lines []string) []string {
 	return out
 }
 
+// maxAround is how many lines of other text may stand before and after a table or YAML.
+const maxAround = 3
+
+// untilLast returns the end of the lines without the last ones, at most maxAround, that do not fit. Blank lines
+// between them do not count.
+func untilLast(lines []string, fits func(string) bool) int {
+	to := len(lines)
+	for other := 0; to > 0 && !fits(lines[to-1]); to-- {
+		if strings.TrimSpace(lines[to-1]) == "" {
+			continue
+		}
+		if other++; other > maxAround {
+			return len(lines)
+		}
+	}
+	return to
+}
+
 // share returns the part of the lines that fit.
 func share(lines []string, fits func(string) bool) float64 {
 	return float64(count(lines, fits)) / float64(max(len(lines), 1))

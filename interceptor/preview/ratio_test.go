@@ -1,0 +1,47 @@
+//go:build linux && !race
+
+package preview_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/interceptor/preview"
+	"github.com/foldgate/foldgate/test/cputime"
+)
+
+// TestRatioOfTests: the output of a test runner takes about what a log of the same size takes. It took up to
+// 4.3 times as much when each line was matched with every expression.
+func TestRatioOfTests(t *testing.T) {
+	const most = 3.
+	text := func(form string, more ...string) string {
+		var b strings.Builder
+		for i := 0; b.Len() < 1<<20; i++ {
+			fmt.Fprintf(&b, form, i%977, i%13, i%7)
+			if i%200 == 0 {
+				b.WriteString(strings.Join(more, "\n"))
+			}
+		}
+		return b.String()
+	}
+	log := text("2026-01-02 03:04:05 INFO server: request %d of user %d took %d ms at a.b.c/path\n", "2026-01-02 03:04:05 ERROR it failed\n")
+	for name, tests := range map[string]string{
+		"go":       text("=== RUN   TestParse/case_%d\n--- PASS: TestParse/case_%d (0.0%ds)\n", "    parse_test.go:12: got 3, want 4\n", "--- FAIL: TestX (0.00s)\n"),
+		"pytest":   text("tests/test_parse.py::test_case[%d-%d] PASSED                              [ %d%%]\n", "E       assert 3 == 4\n", "tests/test_x.py:12: AssertionError\n"),
+		"unittest": text("test_case_%d (tests.test_parse.TestParse%d.test_%d) ... ok\n", "AssertionError: 3 != 4\n"),
+		"TAP":      "TAP version 13\n" + text("ok %d - parses the case of %d\n  ---\n  duration_ms: 0.%d\n  ...\n", "not ok 7 - fails\n  error: 'expected 3, got 4'\n"),
+	} {
+		if got := preview.Of(tests); got != preview.Tests {
+			t.Errorf("%s: %s", name, got)
+		}
+		before := cputime.Process()
+		preview.Of(tests)
+		took := cputime.Process() - before
+		r := cputime.Ratio(2, func() { preview.Of(tests) }, func() { preview.Of(log) })
+		if r > most {
+			t.Errorf("%s: %.1f times the time of a log, want at most %.0f", name, r, most)
+		}
+		t.Logf("%s: %v, %.1f times", name, took, r)
+	}
+}
