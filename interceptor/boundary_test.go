@@ -112,7 +112,6 @@ var boundaryUsers = map[string]string{
 	"proxy/engine/engine.go":  "the messages of a branch, before they are stored",
 	"cmd/foldgate/text.go":    "the command that scrubs files",
 	"cmd/foldgate/connect.go": "the command that shows what it changes in a host's file",
-	"cmd/foldgate/import.go":  "the command that moves the secrets of a host's servers",
 	"cmd/foldgate/trace.go":   "the command that looks for secrets in a trace",
 }
 
