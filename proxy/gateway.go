@@ -146,7 +146,7 @@ func (g *Gateway) openParts() error {
 	g.pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
 		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Forget: g.servers.Forget, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
+		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)

@@ -224,7 +224,8 @@ func (rt *Router) join(g upstream.Group) *groupLists {
 	return p
 }
 
-// forgetGroups forgets a quarter of maxGroups, if so many are not in use. The caller holds rt.mu.
+// forgetGroups forgets a quarter of maxGroups, if so many are not in use, and the connections that work in
+// the background made for groups that were forgotten meanwhile. The caller holds rt.mu.
 func (rt *Router) forgetGroups() {
 	var unused []*groupLists
 	for _, p := range rt.lists {
@@ -235,9 +236,14 @@ func (rt *Router) forgetGroups() {
 	slices.SortFunc(unused, func(a, b *groupLists) int { return a.used.Compare(b.used) })
 	left := maxGroups / 4
 	for _, p := range unused {
-		if left > 0 && rt.Forget(p.group) {
+		if left > 0 && rt.Connections.Forget(p.group) {
 			delete(rt.lists, p.group)
 			left--
+		}
+	}
+	for _, g := range rt.Connections.Groups() {
+		if rt.lists[g] == nil {
+			rt.Connections.Forget(g)
 		}
 	}
 }

@@ -2,6 +2,11 @@ package router
 
 import (
 	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -9,6 +14,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // A list that changes while it is fetched is fetched again afterwards, not at the same time: a
@@ -100,5 +106,85 @@ func TestMissedLists(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// sharedGroups are groups that have connections; those of busy are open.
+type sharedGroups struct {
+	all  map[upstream.Group]bool
+	busy map[upstream.Group]bool
+}
+
+func (c *sharedGroups) Groups() []upstream.Group { return slices.Collect(maps.Keys(c.all)) }
+
+func (c *sharedGroups) Forget(g upstream.Group) bool {
+	if !c.busy[g] {
+		delete(c.all, g)
+	}
+	return !c.busy[g]
+}
+
+// Groups that are not in use are forgotten, with the connections that were made for them again after that.
+// Those with a session, a task or an open connection stay.
+func TestGroupsAreForgotten(t *testing.T) {
+	c := &sharedGroups{map[upstream.Group]bool{}, map[upstream.Group]bool{}}
+	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler), Connections: c})
+	group := func(n int) upstream.Group { return upstream.Group{Principal: fmt.Sprint("user", n)} }
+	join := func(n int) *groupLists { // a session that begins and ends
+		p := rt.join(group(n))
+		c.all[group(n)] = true
+		p.sessions--
+		p.used = time.Unix(int64(n), 0)
+		return p
+	}
+	join(0).sessions++
+	join(1).tasks.byID = map[string]task{"t": {server: "up", until: time.Now().Add(time.Hour)}}
+	join(2)
+	c.busy[group(2)] = true
+	for n := 3; n < 3*maxGroups; n++ {
+		join(n)
+		c.all[group(max(3, n-maxGroups))] = true // a list that was read for longer than its group lasted
+	}
+	if n := len(rt.lists); n > maxGroups {
+		t.Errorf("%d groups have lists", n)
+	}
+	if n := len(c.all); n > 2*maxGroups {
+		t.Errorf("%d groups have connections", n)
+	}
+	for n := range 3 {
+		if rt.lists[group(n)] == nil || !c.all[group(n)] {
+			t.Errorf("group %d is forgotten while it is in use", n)
+		}
+	}
+}
+
+// A fault of a list is logged once, and what is remembered for that has a bound.
+func TestFaultsOfListsAreLoggedOnce(t *testing.T) {
+	var log strings.Builder
+	rt := New(t.Context(), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	warn := func(from, n int) (logged int) {
+		log.Reset()
+		merged := &catalog.Catalog{Rules: &catalog.Rules{}}
+		for i := range n {
+			merged.Clashes = append(merged.Clashes, catalog.Clash{Name: fmt.Sprint("name", from+i), First: "a", Second: "b"})
+		}
+		rt.warn(catalog.Prompts, merged)
+		return strings.Count(log.String(), "\n")
+	}
+	if got := warn(0, 3); got != 3 || !strings.Contains(log.String(), "list=prompts/list name=name2 first=a second=b") {
+		t.Errorf("%d faults are logged, want 3: %s", got, &log)
+	}
+	if got := warn(0, 4); got != 1 {
+		t.Errorf("%d faults are logged, want the new one", got)
+	}
+	if got := warn(4, maxWarned-4); got != maxWarned-4 || len(rt.warned) != maxWarned {
+		t.Errorf("%d faults are logged, %d remembered, want %d and %d", got, len(rt.warned), maxWarned-4, maxWarned)
+	}
+	if got := warn(0, maxWarned); got != 0 {
+		t.Errorf("%d faults are logged again", got)
+	}
+	warn(maxWarned, 5*maxWarned)
+	if n := len(rt.warned); n > maxWarned {
+		t.Errorf("%d faults are remembered, want at most %d", n, maxWarned)
 	}
 }

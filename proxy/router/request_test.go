@@ -33,6 +33,39 @@ func TestTasksAreBounded(t *testing.T) {
 	}
 }
 
+// A task keeps its connection and its group until the host has its result, its server may forget it, or it
+// is cancelled.
+func TestTaskIsOpenUntilItsResult(t *testing.T) {
+	for name, k := range map[string]struct {
+		results []string
+		fetched bool
+		want    bool
+	}{
+		"working":                 {[]string{`{"taskId":"t","status":"working"}`}, false, true},
+		"completed, not fetched":  {[]string{`{"taskId":"t","status":"working"}`, `{"taskId":"t","status":"completed"}`}, false, true},
+		"failed, not fetched":     {[]string{`{"taskId":"t","status":"failed"}`}, false, true},
+		"fetched":                 {[]string{`{"taskId":"t","status":"completed"}`}, true, false},
+		"with its result":         {[]string{`{"taskId":"t","status":"completed","result":{}}`}, false, false},
+		"with its error":          {[]string{`{"taskId":"t","status":"failed","error":{}}`}, false, false},
+		"cancelled":               {[]string{`{"taskId":"t","status":"working"}`, `{"taskId":"t","status":"cancelled"}`}, false, false},
+		"completed, its time out": {[]string{`{"taskId":"t","status":"completed","ttl":0}`}, false, false},
+	} {
+		ts := &tasks{}
+		note := func(method, result string) {
+			ts.note([]byte(result), &interceptor.Call{Target: interceptor.Target{Server: "up", Method: method, Params: json.RawMessage(`{"taskId":"t"}`)}})
+		}
+		for _, r := range k.results {
+			note("tasks/get", r)
+		}
+		if k.fetched {
+			note("tasks/result", `{"content":[]}`)
+		}
+		if ts.open("up") != k.want || ts.open("") != k.want {
+			t.Errorf("%s: open = %v, want %v", name, ts.open("up"), k.want)
+		}
+	}
+}
+
 // A header repeats the argument that is sent, also if Scrub took a secret out of
 // the argument: the host's own header still has the secret.
 func TestHeadersOfRedactedArguments(t *testing.T) {

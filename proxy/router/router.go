@@ -55,20 +55,27 @@ type Options struct {
 	Settings func() *Settings
 	Chain    interceptor.Chain
 	// Admit decides on a notification to a host: with an error it must not be sent. It changes the message.
-	Admit    func(context.Context, interceptor.Notification, *interceptor.Message) error
-	Boundary *interceptor.Boundary
-	Recorder *interceptor.Recorder
-	Branches *folding.Manager
-	Tokens   interceptor.TokenMeter
-	Tools    Tools
-	Pins     *pins.Store
-	// Forget ends the connections of a group, unless one is open: then it returns false.
-	Forget func(upstream.Group) bool
+	Admit       func(context.Context, interceptor.Notification, *interceptor.Message) error
+	Boundary    *interceptor.Boundary
+	Recorder    *interceptor.Recorder
+	Branches    *folding.Manager
+	Tokens      interceptor.TokenMeter
+	Tools       Tools
+	Pins        *pins.Store
+	Connections Connections
 	// Instructions tell models how to use foldgate.
 	Instructions string
 	// Telemetry may be nil.
 	Telemetry *interceptor.Telemetry
 	Log       *slog.Logger
+}
+
+// Connections are those that groups share.
+type Connections interface {
+	// Groups returns the groups of principals that have any.
+	Groups() []upstream.Group
+	// Forget ends those of a group, unless one is open: then it returns false.
+	Forget(upstream.Group) bool
 }
 
 // Settings are what a reload of the configuration replaces, all at once. They never change.

@@ -18,11 +18,12 @@ type task struct {
 	server string // its key
 	tool   string
 	branch string // id of the branch that pays for the result; "" in main
-	// until is when its server may forget it. It is zero once the task is over.
+	// until is when its server may forget it. It is zero once the task is over: cancelled, or the host has
+	// its result.
 	until time.Time
 }
 
-// maxTaskTTL is how long an open task keeps the connection to its server open.
+// maxTaskTTL is how long an open task keeps the connection to its server open, and its group.
 const maxTaskTTL = time.Hour
 
 type tasks struct {
@@ -42,7 +43,7 @@ func (ts *tasks) task(id string) task {
 	return ts.byID[id]
 }
 
-// open reports whether a server works on a task, any server for "".
+// open reports whether a server works on a task or has its result, any server for "".
 func (ts *tasks) open(server string) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -95,7 +96,9 @@ func (ts *tasks) note(result []byte, c *interceptor.Call) {
 		ts.byID = map[string]task{}
 	}
 	t.until = time.Time{}
-	if status, _ := rawjson.GetString(described, "status"); status != "completed" && status != "failed" && status != "cancelled" {
+	_, answered := rawjson.Get(described, "result") // of a modern server
+	_, refused := rawjson.Get(described, "error")
+	if status, _ := rawjson.GetString(described, "status"); !answered && !refused && status != "cancelled" {
 		t.until = time.Now().Add(maxTaskTTL)
 		ttl, _ := rawjson.Get(described, "ttl") // in milliseconds; null for ever
 		if ms, err := strconv.Atoi(string(ttl)); err == nil && ms < int(maxTaskTTL.Milliseconds()) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,5 +239,42 @@ func TestForgottenGroups(t *testing.T) {
 	}
 	if s.ending.Wait(); len(s.shared) > 0 || len(up.held) > 0 {
 		t.Errorf("%d groups and %d connections are kept", len(s.shared), len(up.held))
+	}
+}
+
+// A reload ends the shared connections of principals that are no longer known, and work that goes on in the
+// background makes none for them. Other principals and everyone keep theirs.
+func TestKeptGroups(t *testing.T) {
+	s, up := set(t, func(context.Context) (conn.Conn, error) { return &lossy{lost: make(chan struct{})}, nil })
+	defer s.Close()
+	ann, ben, everyone := Scope{Group: Group{Principal: "ann"}}, Scope{Group: Group{Principal: "ben", Capabilities: 1}}, Scope{}
+	for _, scope := range []Scope{ann, ben, everyone} {
+		if _, err := up.Connection(t.Context(), scope); err != nil {
+			t.Fatal(err)
+		}
+	}
+	live := func() (all string) {
+		for name, scope := range map[string]Scope{"ann": ann, "ben": ben, "everyone": everyone} {
+			if up.IsLive(scope) {
+				all += name + " "
+			}
+		}
+		fields := strings.Fields(all)
+		slices.Sort(fields)
+		return strings.Join(fields, " ")
+	}
+	s.Keep(func(principal string) bool { return principal == "ben" })
+	if got := live(); got != "ben everyone" {
+		t.Errorf("after a reload %s have connections, want ben and everyone", got)
+	}
+	if _, err := up.Connection(t.Context(), ann); !errors.Is(err, errSessionEnded) {
+		t.Errorf("a connection of a principal that is gone: %v, want %v", err, errSessionEnded)
+	}
+	if got := s.Groups(); len(got) != 1 || got[0] != ben.Group {
+		t.Errorf("groups = %v, want that of ben", got)
+	}
+	s.Keep(func(string) bool { return true })
+	if _, err := up.Connection(t.Context(), ann); err != nil || live() != "ann ben everyone" {
+		t.Errorf("a principal that is back has %v, %s", err, live())
 	}
 }

@@ -45,7 +45,8 @@ type Set struct {
 	ending sync.WaitGroup // of connections that Forget ends
 
 	mu     sync.Mutex
-	shared map[Group]*Connections // ended by Forget and Keep
+	shared map[Group]*Connections      // ended by Forget and Keep
+	keeps  func(principal string) bool // of the last Keep; nil for everyone
 }
 
 // Options configure a [Set].
@@ -109,9 +110,11 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 	return servers
 }
 
-// Keep ends the connections that hosts of a principal share, unless the principal is still known.
+// Keep ends the connections that hosts of a principal share, unless the principal is still known. Others
+// get none until the next Keep.
 func (t *Set) Keep(known func(principal string) bool) {
 	t.mu.Lock()
+	t.keeps = known
 	var ended []*Connections
 	for g, cs := range t.shared {
 		if g.Principal != "" && !known(g.Principal) {
@@ -121,6 +124,18 @@ func (t *Set) Keep(known func(principal string) bool) {
 	}
 	t.mu.Unlock()
 	closeAll(ended)
+}
+
+// Groups returns the groups of principals that share connections, open or not.
+func (t *Set) Groups() (groups []Group) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for g := range t.shared {
+		if g.Principal != "" {
+			groups = append(groups, g)
+		}
+	}
+	return groups
 }
 
 // Forget ends the connections that a group shares, unless one to a server outside foldgate is open or about
@@ -217,7 +232,11 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 	if shared == nil {
 		shared = NewConnections(s.set.lifetime, group, s.set.Shared(group))
 		shared.shared = true
-		s.set.shared[group] = shared
+		if keeps := s.set.keeps; keeps == nil || group.Principal == "" || keeps(group.Principal) {
+			s.set.shared[group] = shared
+		} else {
+			shared.closed = true
+		}
 	}
 	s.set.mu.Unlock()
 	return shared.reconnector(s)

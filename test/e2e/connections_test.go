@@ -134,6 +134,8 @@ func TestIdleConnection(t *testing.T) {
 			call(t, c, ctx, "tools/call", `{"name":"fake__raw","arguments":{"result":{"task":{"taskId":"t1","status":"working","ttl":60000}}},"task":{}}`)
 			stays(t, pid, "a task")
 			call(t, c, ctx, "tools/call", `{"name":"fake__raw","arguments":{"result":{"task":{"taskId":"t1","status":"completed","ttl":60000}}},"task":{}}`)
+			stays(t, pid, "a task whose result the host has not fetched")
+			call(t, c, ctx, "tasks/result", `{"taskId":"t1"}`)
 			until(t, "the process ends after the task", func() bool { return gone(pid) })
 		})
 	}

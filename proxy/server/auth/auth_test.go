@@ -203,6 +203,42 @@ func TestUnknownKeys(t *testing.T) {
 	}
 }
 
+// A reload keeps the keys of an issuer and the callers' tokens. It changes claims and revoked principals at
+// once, reads keys from a new place, and ends an issuer that is gone.
+func TestReload(t *testing.T) {
+	is, other := issuer.New(t), issuer.New(t)
+	token := is.Sign(is.Claims("alice", public, issuer.Claims{"department": "data"}), nil)
+	var before *Authenticator
+	reload := func(c Config) *Authenticator {
+		t.Helper()
+		if faults := c.Check(); len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		before = New(Options{Config: c, PublicURL: public, Log: slog.New(slog.DiscardHandler), Before: before, Keep: true})
+		return before
+	}
+	if c, f := ask(t, reload(Config{Issuers: map[string]*Issuer{"corp": {URL: is.URL}}}), token); f != nil || c.Principal != "corp:alice" || c.Team != "" {
+		t.Fatalf("%+v, %+v", c, f)
+	}
+	a := reload(Config{Issuers: map[string]*Issuer{"firm": {URL: is.URL, Team: "$.department"}}})
+	if got := a.TokenOf(is.URL, "corp:alice"); got != token {
+		t.Errorf("the token of before is not kept: %q", got)
+	}
+	if c, f := ask(t, a, token); f != nil || c.Principal != "firm:alice" || c.Team != "data" || is.Fetches() != 1 {
+		t.Errorf("with another name: %+v, %+v, %d fetches of the keys, want 1", c, f, is.Fetches())
+	}
+	if _, f := ask(t, reload(Config{Issuers: map[string]*Issuer{"firm": {URL: is.URL}}, Revoked: []string{"firm:al*"}}), token); f == nil || f.Rule != "token_revoked" {
+		t.Errorf("revoked: %+v", f)
+	}
+	a = reload(Config{Issuers: map[string]*Issuer{"firm": {URL: is.URL, JWKSURL: other.URL + "/jwks"}}})
+	if _, f := ask(t, a, token); f == nil || f.Rule == "token_revoked" {
+		t.Errorf("keys from another place: %+v", f)
+	}
+	if _, f := ask(t, reload(Config{Issuers: map[string]*Issuer{"corp": {URL: other.URL}}}), token); f == nil || f.Rule != "token_issuer" {
+		t.Errorf("an issuer that is gone: %+v", f)
+	}
+}
+
 func segment(v any) string {
 	raw, _ := json.Marshal(v)
 	return base64.RawURLEncoding.EncodeToString(raw)
