@@ -555,6 +555,9 @@ func (x *examination) escapes(text string, within span, first string) ([]edit, e
 			}
 			at += i
 			if e, ok := escapeAt(text, at); ok {
+				if len(edits) == cap(edits) {
+					edits = slices.Grow(edits, len(edits)+1) // append grows by less, and copies more often
+				}
 				edits = append(edits, e)
 				at = e.End - 1
 				if err := x.limit.spend(work); err != nil {
