@@ -217,6 +217,12 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 
 // appendCellsBelow is appendTable for one header and separator. The rows have as many cells as the header.
 func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte) ([]decoded, int, error) {
+	line := text[header.Start:header.End]
+	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
+	if end := strings.TrimRight(line, " \t\r"); (separator == ',' || separator == ';') &&
+		(line[0] == '\t' || signs && (line[0] == ' ' || strings.IndexByte(",;([{", end[len(end)-1]) >= 0)) {
+		return all, header.End, nil // code
+	}
 	x.spans = appendCells(x.spans[:0], text, header, separator)
 	names := x.spans
 	filled, secret, row := 0, false, true
@@ -235,12 +241,6 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 	}
 	if filled < 2 || !secret {
 		return all, header.End, nil
-	}
-	line := text[header.Start:header.End]
-	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
-	if end := strings.TrimRight(line, " \t\r"); (separator == ',' || separator == ';') &&
-		(line[0] == '\t' || signs && (line[0] == ' ' || strings.IndexByte(",;([{", end[len(end)-1]) >= 0)) {
-		return all, header.End, nil // code
 	}
 	found := x.cells[:0]
 	rows := 0
