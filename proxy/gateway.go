@@ -253,7 +253,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	if err != nil {
 		return err
 	}
-	addr := ln.Addr()
+	plain := ln
 	if g.cfg.Secure() {
 		cert, err := readCertificate(g.cfg)
 		if err != nil {
@@ -281,9 +281,9 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		if err := set.Join(ctx); err != nil {
 			return errors.Join(err, ln.Close())
 		}
-		ctx, grace = g.drained(ctx, set), replicaGrace
+		ctx, grace = g.drained(ctx, set, plain), replicaGrace
 	}
-	ready(addr)
+	ready(plain.Addr())
 	g.reloading.Lock()
 	g.http = e
 	g.reloading.Unlock()

@@ -46,9 +46,9 @@ func (g *Gateway) openReplicas(ctx context.Context) (*replicas.Set, net.Listener
 	return set, ln, nil
 }
 
-// drained returns a context that ends replicas.drain_seconds after ctx. Meanwhile other replicas and load
-// balancers learn that this one stops.
-func (g *Gateway) drained(ctx context.Context, set *replicas.Set) context.Context {
+// drained returns a context that ends replicas.drain_seconds after ctx, when ln has accepted the last
+// connection. Meanwhile other replicas and load balancers learn that this one stops.
+func (g *Gateway) drained(ctx context.Context, set *replicas.Set, ln net.Listener) context.Context {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	g.wg.Go(func() {
 		defer cancel()
@@ -61,6 +61,7 @@ func (g *Gateway) drained(ctx context.Context, set *replicas.Set) context.Contex
 		set.Drain()
 		select {
 		case <-time.After(time.Duration(g.cfg.Replicas.DrainSeconds) * time.Second):
+			server.TurnAway(ln)
 		case <-g.lifetime.Done():
 		}
 	})

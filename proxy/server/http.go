@@ -37,9 +37,10 @@ const (
 	sseKeepAlive = 15 * time.Second
 	// eventTTL is how long an ended stream can still be resumed.
 	eventTTL = 5 * time.Minute
-	// lastRequests is how long a replica that has closed its listener still takes the requests of
-	// connections that a load balancer has just opened.
-	lastRequests = 250 * time.Millisecond
+	// lastConnections is how long a replica that turns new connections away still accepts those that are
+	// being made, and lastRequests how long it then takes the requests of connections that are open.
+	lastConnections = 250 * time.Millisecond
+	lastRequests    = time.Second
 	// ioTimeout is the longest that a request, or writeChunk of a reply, may take.
 	ioTimeout = 30 * time.Second
 )
@@ -112,6 +113,7 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 // Listen opens the address of the server. For port 0 the listener knows the port that was chosen.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // its sockets take no filter, which TurnAway needs
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("listening on %s: another program has this port: stop it, or choose another port", addr)
@@ -120,6 +122,16 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
 	return coalescingListener{ln}, nil
+}
+
+// TurnAway lets a listener of [Listen] accept the connections that are being made, and no others. The
+// caller closes it then: that resets no connection. It does so on Linux only.
+func TurnAway(ln net.Listener) {
+	if l, ok := ln.(coalescingListener); ok {
+		if tcp, ok := l.Listener.(*net.TCPListener); ok && turnAway(tcp) == nil {
+			<-time.After(lastConnections)
+		}
+	}
 }
 
 // Serve serves h on ln until ctx is done. Then it lets pending calls finish for at most grace,
@@ -150,7 +162,9 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 	defer cancel()
 	_ = ln.Close() // no new connections while calls finish
 	if srv.opts.Replicas != nil {
-		<-time.After(lastRequests)
+		last, cancel := context.WithTimeout(limit, lastRequests)
+		_ = hs.Shutdown(last) // connections without a call end sooner
+		cancel()
 	}
 	if srv.Shutdown(limit) != nil {
 		srv.log.Warn("cancelled the calls that did not finish in time", "grace", grace)
