@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/test/freeport"
 )
 
 // redisServer is a real server on the loopback interface.
@@ -26,7 +28,7 @@ func newRedis(t testing.TB, args ...string) *redisServer {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("there is no redis-server: install it, for example by \"apt-get install redis-server\"")
 	}
-	r := &redisServer{dir: t.TempDir(), port: freePort(t), args: args}
+	r := &redisServer{dir: t.TempDir(), port: freeport.For(t), args: args}
 	r.start(t)
 	t.Cleanup(r.kill)
 	return r

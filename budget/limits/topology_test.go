@@ -21,15 +21,6 @@ import (
 	"github.com/foldgate/foldgate/test/freeport"
 )
 
-func freePort(t testing.TB) string {
-	t.Helper()
-	port, err := freeport.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 // spendAt lets two gateways take from one limit at a URL until it is spent, and checks its counter.
 func spendAt(t *testing.T, url string) {
 	t.Helper()
@@ -78,7 +69,7 @@ func spendAt(t *testing.T, url string) {
 func TestRedisCluster(t *testing.T) {
 	var nodes []string
 	for range 3 {
-		r := newRedis(t, "--cluster-enabled", "yes", "--cluster-port", freePort(t))
+		r := newRedis(t, "--cluster-enabled", "yes", "--cluster-port", freeport.For(t))
 		nodes = append(nodes, "127.0.0.1:"+r.port)
 	}
 	out, err := exec.Command("redis-cli", append([]string{"--cluster", "create", "--cluster-yes"}, nodes...)...).CombinedOutput()
@@ -194,7 +185,7 @@ func TestRedisTLS(t *testing.T) {
 		}
 	}
 	server := func(clients, protocols string) (r *redisServer, port string) {
-		port = freePort(t)
+		port = freeport.For(t)
 		return newRedis(t, "--tls-port", port, "--tls-auth-clients", clients, "--tls-protocols", protocols,
 			"--tls-cert-file", ours.file("server.crt"), "--tls-key-file", ours.file("server.key"), "--tls-ca-cert-file", ours.file("ca.crt")), port
 	}

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/foldgate/foldgate/test/freeport"
 )
 
 // glewlwydFiles is Debian's package of glewlwyd, unpacked by .ci/deps.
@@ -53,7 +55,7 @@ func newGlewlwyd(t *testing.T, resources ...string) realServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := freeport.For(t)
 	w := &glewlwyd{t: t, at: "http://127.0.0.1:" + port}
 	jar, _ := cookiejar.New(nil)
 	w.admin = &http.Client{Jar: jar}

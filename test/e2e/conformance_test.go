@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -76,7 +77,7 @@ func TestConformance(t *testing.T) {
 // conformanceServer runs the SDK's conformance server on HTTP.
 func conformanceServer(t *testing.T, bin string, stateless bool) string {
 	t.Helper()
-	addr := "127.0.0.1:" + freePort(t)
+	addr := "127.0.0.1:" + freeport.For(t)
 	cmd := exec.Command(bin, "-http="+addr, fmt.Sprintf("-stateless=%v", stateless))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

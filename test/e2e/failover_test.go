@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -65,7 +66,7 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 	var ports, nodes []string
 	var all []*os.Process
 	for range 6 {
-		port, p := redisPort(t, "--cluster-enabled", "yes", "--cluster-port", freePort(t), "--cluster-node-timeout", "1000",
+		port, p := redisPort(t, "--cluster-enabled", "yes", "--cluster-port", freeport.For(t), "--cluster-node-timeout", "1000",
 			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
 		ports, nodes, all = append(ports, port), append(nodes, "127.0.0.1:"+port), append(all, p)
 	}

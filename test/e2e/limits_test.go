@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -583,7 +584,7 @@ func redisServer(t *testing.T, args ...string) (url string, start func() *os.Pro
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(`there is no redis-server: install it, for example by "apt-get install redis-server"`)
 	}
-	port, dir := freePort(t), t.TempDir()
+	port, dir := freeport.For(t), t.TempDir()
 	return "redis://127.0.0.1:" + port, func() *os.Process {
 		t.Helper()
 		cmd := exec.Command("redis-server", append(args, "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--save", "")...)

@@ -74,8 +74,8 @@ func newFleet(t *testing.T, n int, config string) *fleet {
 	t.Cleanup(balancer.Close) // after the hosts
 	f.url = balancer.URL + "/mcp"
 	for range n {
-		r := &replica{port: freePort(t)}
-		r.gateway = newGateway(t, fmt.Sprintf("listen: 127.0.0.1:%s\nstore: {url: %q}\nreplicas: {listen: \"127.0.0.1:%s\", key: %s, drain_seconds: 1}\n%s", r.port, store, freePort(t), replicasKey, config))
+		r := &replica{port: freeport.For(t)}
+		r.gateway = newGateway(t, fmt.Sprintf("listen: 127.0.0.1:%s\nstore: {url: %q}\nreplicas: {listen: \"127.0.0.1:%s\", key: %s, drain_seconds: 1}\n%s", r.port, store, freeport.For(t), replicasKey, config))
 		r.url = "http://127.0.0.1:" + r.port + "/mcp"
 		r.start()
 		t.Cleanup(r.terminate)
@@ -84,15 +84,6 @@ func newFleet(t *testing.T, n int, config string) *fleet {
 	f.hosts = newGateway(t, "")
 	f.settled(n)
 	return f
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	port, err := freeport.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 func (r *replica) start() {
@@ -190,7 +181,7 @@ func userPrincipals() string {
 // haproxy starts HAProxy before the fleet and returns its URL. It gives each request to the next replica,
 // and asks each every 200 ms whether it is ready.
 func (f *fleet) haproxy() string {
-	port, servers := freePort(f.t), ""
+	port, servers := freeport.For(f.t), ""
 	for i, r := range f.all {
 		servers += fmt.Sprintf("  server r%d 127.0.0.1:%s\n", i, r.port)
 	}
@@ -217,7 +208,7 @@ backend foldgate
 // nginx does the same with nginx, which has no checks: it goes on to the next replica if one refuses the
 // connection.
 func (f *fleet) nginx() string {
-	port, servers, dir := freePort(f.t), "", f.t.TempDir()
+	port, servers, dir := freeport.For(f.t), "", f.t.TempDir()
 	for _, r := range f.all {
 		servers += "    server 127.0.0.1:" + r.port + " max_fails=1 fail_timeout=1s;\n"
 	}
@@ -769,8 +760,9 @@ func (g *gateway) usedOfLimit() int64 {
 	return states[0].TokensUsed
 }
 
-// An id with a name that no replica has leaves a request with the replica of its principal. The ids in a
-// batch count like those of a single request.
+// An id with a name that no replica has leaves a request with the replica of its principal. One that was
+// invented with the name of a replica is answered by that one as the id of another principal is. The ids in
+// a batch count like those of a single request.
 func TestReplicasAndInventedIDs(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2, userPrincipals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "both")+"}\n")
@@ -791,10 +783,51 @@ func TestReplicasAndInventedIDs(t *testing.T) {
 	if branches[a] == "" || branches[b] == "" {
 		t.Fatalf("all %d principals are at one replica", users) // by chance once in 128 runs
 	}
+	f.tellsNothing(t, branches[b])
 	batch := fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fake__echo","arguments":{"branch_id":%q}}},{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"fake__echo","arguments":{"branch_id":%q}}}]`, branches[a], branches[b])
 	h := http.Header{"Authorization": {"Bearer " + userToken(0)}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Protocol-Version": {"2025-03-26"}}
 	if status, _, body := answered(t, http.DefaultClient, http.MethodPost, f.url, batch, h); status != http.StatusConflict || !strings.Contains(body, a) || !strings.Contains(body, b) {
 		t.Errorf("a batch with branches of both replicas: %d %s", status, body)
+	}
+}
+
+// tellsNothing compares the answers for ids of another principal with those for invented ids of the same
+// replica. They differ in the ids only.
+func (f *fleet) tellsNothing(t *testing.T, branch string) {
+	t.Helper()
+	owner, other := -1, -1
+	for n := range users {
+		if _, _, body := posted(t, f.url, n, "branch_status", fmt.Sprintf(`{"branch_id":%q}`, branch), nil); strings.Contains(body, `\"active\"`) {
+			owner = n
+		} else {
+			other = n
+		}
+	}
+	_, _, body := posted(t, f.url, owner, "fake__huge", fmt.Sprintf(`{"bytes":50000,"branch_id":%q}`, branch), nil)
+	handle := regexp.MustCompile(`res_\w+`).FindString(body)
+	c := f.host(f.url, mcpclient.Legacy, owner, "{}")
+	if _, err := c.Start(testContext(t)); err != nil || handle == "" {
+		t.Fatalf("%v, no handle in %s", err, body)
+	}
+	for _, id := range []string{branch, handle, c.Session()} {
+		invented := id[:len(id)-1] + map[bool]string{true: "1", false: "0"}[strings.HasSuffix(id, "0")]
+		ask := func(id string) string {
+			var status int
+			var body string
+			switch {
+			case strings.HasPrefix(id, "br_"):
+				status, _, body = posted(t, f.url, other, "fake__echo", fmt.Sprintf(`{"branch_id":%q}`, id), nil)
+			case strings.HasPrefix(id, "res_"):
+				status, _, body = posted(t, f.url, other, "branch_read", fmt.Sprintf(`{"handle":%q}`, id), nil)
+			default:
+				status, _, body = answered(t, http.DefaultClient, http.MethodPost, f.url, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, http.Header{
+					"Authorization": {"Bearer " + userToken(other)}, "Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {"2025-11-25"}})
+			}
+			return fmt.Sprint(status, " ", strings.ReplaceAll(body, id, "ID"))
+		}
+		if real, made := ask(id), ask(invented); real != made || !strings.Contains(real, "error") {
+			t.Errorf("%s of another principal: %s; an invented one: %s", id, real, made)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -149,7 +150,7 @@ func TestRestartedHTTPUpstream(t *testing.T) {
 	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
-		addr := "127.0.0.1:" + freePort(t)
+		addr := "127.0.0.1:" + freeport.For(t)
 		start := func() *exec.Cmd {
 			cmd := exec.Command(fakeserverBin, "-http", addr, "-era", "both")
 			if err := cmd.Start(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"sync/atomic"
+	"testing"
 )
 
 // Ports below 32768 are never given to outgoing connections or to listeners on port 0, on Linux by
@@ -29,4 +30,14 @@ func Get() (string, error) {
 		}
 	}
 	return "", errors.New("no port from 10000 to 29999 is free")
+}
+
+// For is [Get] for a test, which ends if no port is free.
+func For(t testing.TB) string {
+	t.Helper()
+	port, err := Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
