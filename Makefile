@@ -90,7 +90,7 @@ deploy: ## the chart, the systemd unit, the npm packages and server.json
 	@echo "== deploy"
 	@cd deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count 1 -timeout 20m ./...
 
-release-check: ## all of a release that needs no registry; needs npm, systemd and buildah, and minutes
+release-check: ## all of a release that needs no registry; needs npm, systemd and minutes, for the image buildah
 	@FOLDGATE_RELEASE_CHECK=1 $(MAKE) deploy
 	@.ci/release-check
 
