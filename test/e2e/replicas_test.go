@@ -722,7 +722,7 @@ func TestKilledReplica(t *testing.T) {
 	for _, r := range f.all {
 		r.terminate()
 		r.output("trace", "verify")
-		for line := range strings.Lines(r.output("trace", "--kind", "mcp/response:tools/call", "--format", "jsonl")) {
+		for line := range strings.Lines(r.output("trace", "--no-index", "--kind", "mcp/response:tools/call", "--format", "jsonl")) {
 			if strings.Contains(line, `"lost":true`) {
 				lostCalls++
 			} else if strings.Contains(line, `"tool":"text"`) {
