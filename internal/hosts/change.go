@@ -300,7 +300,11 @@ const maxFile = 64 << 20
 
 // read returns a file's text, nil if there is no file.
 func read(file string) ([]byte, error) {
-	if info, err := os.Stat(file); err == nil && info.Size() > maxFile {
+	info, err := os.Stat(file)
+	if err == nil && !info.Mode().IsRegular() { // reading a pipe could wait for ever
+		return nil, fmt.Errorf("%s is not a regular file: remove it, or move it away", file)
+	}
+	if err == nil && info.Size() > maxFile {
 		return nil, fmt.Errorf("%s has over %d MB: that is no configuration", file, maxFile>>20)
 	}
 	text, err := os.ReadFile(file)
