@@ -100,6 +100,7 @@ func (c *Console) export(r *request) error {
 		return problemf(http.StatusTooManyRequests, "another export is being made: try again when it is done")
 	}
 	defer c.exporting.Unlock()
+	c.recordRead(r, "export", r.query.Encode())
 	r.w.Header().Set("Content-Type", "application/jsonl")
 	r.w.Header().Set("Content-Disposition", `attachment; filename="foldgate-`+time.Now().UTC().Format("20060102-150405")+`.jsonl"`)
 	if err := query.Export(r.Context(), control.PatientWriter{ResponseWriter: r.w}, c.o.Dirs[journal-1], f); err != nil {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -71,6 +72,7 @@ func (c *Console) record(r *request) error {
 	if err != nil {
 		return err
 	}
+	c.recordRead(r, "record", id)
 	g, err := c.trace.Show(r.Context(), id)
 	if _, large := errors.AsType[*query.UsageError](err); large {
 		g = &query.Graph{Record: one} // its chain is too long
@@ -82,6 +84,32 @@ func (c *Console) record(r *request) error {
 		"Joined": before == nil || one.Prev == before.Hash,
 		"Branch": branchLink(one.Context),
 	})
+}
+
+// recordWait bounds the wait for the gateway that records a read.
+const recordWait = 2 * time.Second
+
+// recordRead lets a gateway record what somebody who logged in reads, before it is shown. The log has it,
+// too, because a gateway need not run. Who has the one-time link has the files.
+func (c *Console) recordRead(r *request, part, name string) {
+	if c.o.Login == nil {
+		return
+	}
+	c.o.Log.Info("somebody reads the trace", "principal", r.session.Principal, part, name)
+	ctx, cancel := context.WithTimeout(r.Context(), recordWait)
+	defer cancel()
+	var failed error
+	for _, g := range c.gateways(ctx) {
+		g.By = r.session.Principal
+		err := g.Read(ctx, part, name)
+		if err == nil {
+			return
+		}
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		c.o.Log.Warn("the trace does not say who reads it", "err", failed)
+	}
 }
 
 // branchLink returns the address of the page of the branch of a context, "" for main.

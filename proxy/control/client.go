@@ -82,6 +82,12 @@ func (c *Client) ResetBudget(ctx context.Context, limit, subject string) (int, e
 	return out.Reset, err
 }
 
+// Read lets the gateway record that By reads a part of the trace, such as a record by its id.
+func (c *Client) Read(ctx context.Context, part, name string) error {
+	_, err := ask[struct{}](ctx, c, http.MethodPost, "read?"+url.QueryEscape(part)+"="+url.QueryEscape(name))
+	return err
+}
+
 // Reload is [Gateway.Reload].
 func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
 	return ask[Reloaded](ctx, c, http.MethodPost, "reload")

@@ -206,6 +206,7 @@ func Handler(g Gateway) http.Handler {
 		n, err := g.ResetBudget(r.Context(), r.PathValue("limit"), r.FormValue("subject"))
 		return reset{n}, err
 	})
+	handle("POST /v1/read", func(*http.Request) (any, error) { return struct{}{}, nil }) // it is recorded, as all that is no GET
 	handle("POST /v1/reload", func(*http.Request) (any, error) { return g.Reload() })
 	handle("POST /v1/trace/erase", func(r *http.Request) (any, error) {
 		seqs, err := readSpans(r.Body)

@@ -153,14 +153,22 @@ console: {listen: "127.0.0.1:0"}
 		t.Errorf("after the approval: %.600s", text)
 	}
 
-	// The trace has what the operator did.
+	// The trace has what the operator did, and who opened the records about it.
 	a.open("/calls?kind=system/access")
 	a.waitFor(`document.querySelectorAll("#records tbody tr a[href^='/records/']").length == 2`)
-	for i := range 2 {
-		a.open("/calls?kind=system/access")
-		a.click(fmt.Sprintf(`//*[@id="records"]//tbody/tr[%d]//a[1]`, i+1))
+	did := script[[]string](a, `[...document.querySelectorAll("#records tbody tr a[href^='/records/']")].map(e => e.getAttribute("href"))`)
+	for _, path := range did {
+		a.open(path)
 		if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, `"by": "oscar"`) || !strings.Contains(text, `"method": "DELETE"`) {
 			t.Errorf("the record does not say who: %.800s", text)
+		}
+	}
+	a.open("/calls?kind=system/access")
+	a.waitFor(`document.querySelectorAll("#records tbody tr a[href^='/records/']").length == 4`)
+	opened := g.output("trace", "--kind", "system/access", "--format", "jsonl")
+	for _, path := range did {
+		if id := strings.TrimPrefix(path, "/records/"); !strings.Contains(opened, `"query":"record=`+id+`"`) {
+			t.Errorf("the trace does not say who opened %s:\n%s", id, opened)
 		}
 	}
 	a.open("/calls?kind=definition/approved")
@@ -186,6 +194,9 @@ console: {listen: "127.0.0.1:0"}
 	res.Body.Close()
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("%s, %v", res.Status, err)
+	}
+	if out := g.output("trace", "--kind", "system/access", "--format", "jsonl"); !strings.Contains(out, `"query":"export=context=`+b.BranchID) {
+		t.Errorf("the trace does not say who exported:\n%s", out)
 	}
 	archive := filepath.Join(dir, "export.jsonl")
 	write(t, archive, string(text))
