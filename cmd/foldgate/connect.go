@@ -338,7 +338,7 @@ func (f *hostFlags) ask(cmd *cobra.Command) (bool, error) {
 		return false, errors.New("nothing was changed: there is no terminal to ask on. To make this change, add --yes")
 	}
 	fmt.Fprint(cmd.OutOrStdout(), "Make this change? [y/N] ")
-	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	line, _ := bufio.NewReader(interruptible{cmd.Context(), cmd.InOrStdin()}).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
 		return true, nil
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +60,41 @@ func TestConnectCommands(t *testing.T) {
 	}
 	if _, errOut, code := runs(t, "connect", "someone", "--config", file); code != exitUsage || !strings.Contains(errOut, "opencode") {
 		t.Errorf("an unknown host: code %d, %s", code, errOut)
+	}
+}
+
+// waiting is an input that nothing comes from. Its first read is interrupted.
+type waiting struct{ interrupt func() }
+
+func (w waiting) Read([]byte) (int, error) {
+	w.interrupt()
+	select {}
+}
+
+// Ctrl-C ends a command that waits for an answer or a text.
+func TestInterrupt(t *testing.T) {
+	home := t.TempDir()
+	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
+		t.Setenv(name, value)
+	}
+	file := filepath.Join(home, "gate.yaml")
+	if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := isTerminal
+	isTerminal = func(stream any) bool { _, ok := stream.(waiting); return ok }
+	t.Cleanup(func() { isTerminal = before })
+	for command, want := range map[string]string{"connect claude-code": "nothing was changed", "count": "interrupted", "scrub": "interrupted", "trace verify --export -": "interrupted"} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		var errOut strings.Builder
+		code := run(ctx, append(strings.Fields(command), "--config", file), waiting{interrupt}, io.Discard, &errOut)
+		if code != exitFailed || !strings.Contains(errOut.String(), want) {
+			t.Errorf("%s: code %d, %s", command, code, errOut.String())
+		}
+	}
+	if _, err := os.Stat(filepath.Join(home, ".claude.json")); err == nil {
+		t.Error("connect changed the host")
 	}
 }
 

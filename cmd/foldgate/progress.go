@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,6 +20,33 @@ import (
 var isTerminal = func(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
+}
+
+// interruptible is a reader whose reads end with a context. A signal ends the context of a command, but no
+// read of a terminal or a pipe.
+type interruptible struct {
+	ctx context.Context // of the command
+	in  io.Reader
+}
+
+// Read implements [io.Reader]. What comes after the end of the context is lost.
+func (r interruptible) Read(p []byte) (int, error) {
+	type outcome struct {
+		text []byte
+		err  error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		buf := make([]byte, len(p))
+		n, err := r.in.Read(buf)
+		done <- outcome{buf[:n], err}
+	}()
+	select {
+	case o := <-done:
+		return copy(p, o.text), o.err
+	case <-r.ctx.Done():
+		return 0, errors.New("interrupted")
+	}
 }
 
 // working shows on a terminal, each second, how long a command works and what share of the journal it

@@ -35,7 +35,7 @@ func (a *app) readText(cmd *cobra.Command, read func(cmd *cobra.Command, cfg con
 		if !isTerminal(in) { // else somebody is typing
 			done = a.working(cmd, cmd.CommandPath())
 		}
-		print, err := read(cmd, cfg, in)
+		print, err := read(cmd, cfg, interruptible{cmd.Context(), in})
 		if done(); err != nil {
 			return err
 		}

@@ -492,7 +492,7 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 			in, err = os.Open(file)
 		}
 		if err == nil {
-			err = errors.Join(checker.Add(file, in), in.Close())
+			err = errors.Join(checker.Add(file, interruptible{cmd.Context(), in}), in.Close())
 		}
 		if err != nil {
 			done()
