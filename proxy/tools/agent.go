@@ -159,6 +159,7 @@ func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.D
 	defer timer.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
+	m := newMeter(r)
 	for i, a := range agents {
 		for waiting := true; waiting; {
 			_, turned := a.progress()
@@ -173,7 +174,7 @@ func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.D
 				return context.Cause(ctx)
 			}
 			over, _ := a.progress()
-			progress(r, i*a.llm.MaxTurns+over, len(agents)*a.llm.MaxTurns)
+			m.tell(i*a.llm.MaxTurns+over, len(agents)*a.llm.MaxTurns)
 		}
 	}
 	return nil

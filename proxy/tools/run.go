@@ -120,6 +120,7 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 	defer limit.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
+	m := newMeter(r)
 	for {
 		select {
 		case <-b.done:
@@ -127,7 +128,7 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-tick.C:
-			b.report(r)
+			m.tell(int(b.finished.Load()), len(b.in.Steps))
 		case <-limit.C:
 			b.detached.Store(true)
 			return plain(r.Call, fmt.Sprintf("[batch running: %d of %d calls done; wait for its answer with branch_read {\"handle\":\"%s\"}]",
@@ -136,18 +137,29 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 	}
 }
 
-func (b *batch) report(r *conn.Request) {
-	progress(r, int(b.finished.Load()), len(b.in.Steps))
+// meter tells the host of one request how far that is, if the host asked for it. MCP wants each value to be
+// greater than the one before, so without a step between them it adds a part of one, which grows with time.
+type meter struct {
+	r     *conn.Request
+	begun time.Time
+	last  float64
 }
 
-// progress tells a host that asked for it how far a request is.
-func progress(r *conn.Request, done, total int) {
-	token, ok := rawjson.Get(r.Params, "_meta", "progressToken")
+func newMeter(r *conn.Request) *meter { return &meter{r: r, begun: time.Now(), last: -1} }
+
+func (m *meter) tell(done, total int) {
+	token, ok := rawjson.Get(m.r.Params, "_meta", "progressToken")
 	if !ok {
 		return
 	}
-	r.Receiver.Message(wire.Message{Method: wire.MethodProgress,
-		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, total)})
+	value := float64(done)
+	if value <= m.last {
+		waited := time.Since(m.begun).Minutes()
+		value += waited / (waited + 1)
+	}
+	m.last = value
+	m.r.Receiver.Message(wire.Message{Method: wire.MethodProgress,
+		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%v,"total":%d}`, token, value, total)})
 }
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -119,7 +119,7 @@ func TestBatchOnlyReads(t *testing.T) {
 	}
 }
 
-// A long batch sends progress every 5 s, and a host that cancels it cancels
+// A long batch sends progress every 5 s, each time more, and a host that cancels it cancels
 // its calls.
 func TestBatchProgressAndCancel(t *testing.T) {
 	t.Parallel()
@@ -127,20 +127,29 @@ func TestBatchProgressAndCancel(t *testing.T) {
 	file := recordFile(t)
 	g := newGateway(t, fakeConfig(file, "run: {allow: [\"**\"]}\n"))
 	c := g.stdio(mcpclient.Legacy)
-	var progress atomic.Int32
+	var mu sync.Mutex
+	var progress []float64
 	c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
-		if m.Method == "notifications/progress" && strings.Contains(string(m.Params), `"progressToken":"p1"`) {
-			progress.Add(1)
+		var p struct {
+			ProgressToken string
+			Progress      float64
+		}
+		if m.Method == "notifications/progress" && json.Unmarshal(m.Params, &p) == nil && p.ProgressToken == "p1" {
+			mu.Lock()
+			defer mu.Unlock()
+			progress = append(progress, p.Progress)
 		}
 		return nil, nil
 	}
 	if _, err := c.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	m := call(t, c, ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":5500},{"ms":10}],"parallel":1},"_meta":{"progressToken":"p1"}}`)
-	if !strings.Contains(said(t, m), "[2 calls, ") || progress.Load() != 1 {
-		t.Errorf("after %d progress notifications, want 1: %s", progress.Load(), m.Result)
+	m := call(t, c, ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":10},{"ms":10500}],"parallel":1},"_meta":{"progressToken":"p1"}}`)
+	mu.Lock()
+	if !strings.Contains(said(t, m), "[2 calls, ") || len(progress) != 2 || progress[0] != 1 || progress[1] <= 1 || progress[1] >= 2 {
+		t.Errorf("progress %v, want 1 and a little more: %s", progress, m.Result)
 	}
+	mu.Unlock()
 	id, _, err := c.Send(ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":50000},{"ms":50001}]}}`)
 	if err != nil {
 		t.Fatal(err)
