@@ -178,3 +178,12 @@ func TestInspect(t *testing.T) {
 		}
 	}
 }
+
+// A byte order mark is no part of a YAML file's first key: foldgate's entry stands beside the others.
+func TestYAMLByteOrderMark(t *testing.T) {
+	const before = "\ufeffextensions:\n  a:\n    cmd: x\n"
+	text, err := yamlSyntax{}.set([]byte(before), []string{"extensions"}, Entry, object{{"cmd", "y"}})
+	if want := before + "  foldgate:\n    cmd: \"y\"\n"; err != nil || string(text) != want {
+		t.Errorf("set: %v\n%q, want\n%q", err, text, want)
+	}
+}

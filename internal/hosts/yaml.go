@@ -32,8 +32,11 @@ func (yamlSyntax) decode(data []byte) (m map[string]any, err error) {
 	return m, nil
 }
 
-// unixLines returns data without carriage returns: the library counts their lines twice.
-func unixLines(data []byte) []byte { return bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")) }
+// unixLines returns data without carriage returns, of which the library counts the lines twice, and without
+// a byte order mark, which it takes for a part of the first key. The numbers of lines stay.
+func unixLines(data []byte) []byte {
+	return bytes.ReplaceAll(bytes.TrimPrefix(data, bom), []byte("\r\n"), []byte("\n"))
+}
 
 // yamlError returns the message and the line of an error of the library, whose text quotes the file.
 func yamlError(err error) error {

@@ -71,7 +71,7 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // skipped. Errors name the line, never the value.
 func ParseEnv(text string) (map[string]string, error) {
 	values, n := map[string]string{}, 0
-	for l := range strings.Lines(text) {
+	for l := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
 		n++
 		l = strings.TrimSpace(l)
 		if l == "" || l[0] == '#' {

@@ -58,3 +58,17 @@ func FuzzFormatEnv(f *testing.F) {
 		}
 	})
 }
+
+// A byte order mark, which editors of Windows write, is no part of a name.
+func TestByteOrderMark(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "foldgate.yaml")
+	if err := os.WriteFile(file, []byte("\ufeffupstreams:\r\n  f: {builtin: files, roots: [.]}\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Load(file); err != nil || len(c.Upstreams) != 1 {
+		t.Errorf("Load: %v", err)
+	}
+	if values, err := ParseEnv("\ufeffA=b\r\n"); err != nil || values["A"] != "b" {
+		t.Errorf("ParseEnv: %v, %v", values, err)
+	}
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding"
@@ -143,6 +144,8 @@ func parse(data []byte, env func(string) (string, bool)) (Config, []Fault) {
 // parseIn decodes and checks the text of a file in dir.
 func parseIn(dir string, data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
 	c = Default()
+	// Editors of Windows write a byte order mark.
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	defer func() { // the YAML library panics on some malformed files
 		if p := recover(); p != nil {
 			faults = []Fault{{Key: "syntax", Msg: fmt.Sprintf("malformed YAML: %v", p)}}
