@@ -377,7 +377,7 @@ func TestLocate(t *testing.T) {
 	}
 	for _, want := range []string{"", user, "foldgate.yaml"} {
 		if want != "" {
-			if _, errOut, code := runs(t, "init", want); code != 0 {
+			if _, errOut, code := runs(t, "init", "--config", want); code != 0 {
 				t.Fatalf("init %s: code %d, %s", want, code, errOut)
 			}
 		}

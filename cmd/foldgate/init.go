@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 //go:embed init.yaml
 var template string
 
-func newInit() *cobra.Command {
+func newInit(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [FILE]",
 		Short: "Write a commented configuration to start with",
@@ -29,8 +30,11 @@ import instead.`,
 		Example: "  foldgate init\n  foldgate init ~/.config/foldgate/foldgate.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file := "foldgate.yaml"
+			file := cmp.Or(a.config, "foldgate.yaml")
 			if len(args) > 0 {
+				if a.config != "" {
+					return usageError{fmt.Errorf("the configuration is named twice: %s, and by --config; leave one out", args[0])}
+				}
 				file = args[0]
 			}
 			if user, err := config.UserFile(); err == nil && file == user {

@@ -119,7 +119,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		}
 		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newPins(a), newConsole(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(), newDoctor(a), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newPins(a), newConsole(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(a), newDoctor(a), newVersion())
 	checkArgs(root)
 	return root
 }
