@@ -34,11 +34,11 @@ type Call struct {
 type Direction int
 
 const (
-	FromHost Direction = iota // by the agent's host, or a batch for it
-	// FromUpstream is a request by an upstream server: sampling, elicitation or roots. A model or a
-	// person reads its parameters.
+	FromHost Direction = iota // by the agent's host, a batch for it, or a model that foldgate runs
+	// FromUpstream is a request that a model or a person reads: sampling, elicitation or roots of an
+	// upstream server, or foldgate's request to the model of a branch.
 	FromUpstream
-	Internal // by foldgate itself, to fill its catalog
+	Internal // by foldgate itself: it reads a list, or calls a memory tool
 )
 
 // MethodTaskResult fetches the result of a tools/call that became a task, MethodTaskGet its state, with

@@ -147,7 +147,8 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 	}
 	r.tool("branch_run", `{"steps":[{"tool":"up__read"}]}`)
 	r.g.Tools.SetModels(sayingModels{}, r.g.router)
-	r.g.settings.Load().Config.LLM.API = config.APIOpenAI
+	cfg := &r.g.settings.Load().Config
+	cfg.LLM.API, cfg.Folding.Memory.Tool = config.APIOpenAI, "up__read"
 	if said := r.tool("branch_create", `{"description":"look","run":true}`); !strings.Contains(said, "seen") {
 		t.Errorf("the branch that runs by itself answers %s", said)
 	}
@@ -174,14 +175,15 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		"`ping` of a server": "upstream ping", "foldgate's own request to a server": "foldgate logging/setLevel",
 		"notification of a host": "host notifications/x", "notification of a server": "upstream notifications/progress",
 		"request with an id that is in use": "host x/again", "request to the model of a branch that runs by itself": "foldgate sampling/createMessage",
+		"call of foldgate for the memories of a branch": "foldgate tools/call",
 	} {
 		want := map[bool]string{true: "yes", false: "no"}[seen[message]]
 		if !strings.Contains(table, "| "+row+" | "+want+" |") {
 			t.Errorf("docs/design.md does not say that a %s (%s) runs down the chain: %s", row, message, want)
 		}
 	}
-	if rows := strings.Count(table, " | yes | ") + strings.Count(table, " | no | "); rows != 11 {
-		t.Errorf("the table has %d rows, and the test 11", rows)
+	if rows := strings.Count(table, " | yes | ") + strings.Count(table, " | no | "); rows != 12 {
+		t.Errorf("the table has %d rows, and the test 12", rows)
 	}
 }
 

@@ -558,7 +558,7 @@ func (r *request) permit(c *interceptor.Call) error {
 	return ref
 }
 
-// send is the end of the chain: the call leaves for a server.
+// send sends the call to one server.
 func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.Server) (*interceptor.Result, error) {
 	cn, err := srv.Connection(ctx, r.s.scope)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// The ids of tasks are their servers'. A modern host of a replica sees them with the replica's name, so
+// The ids of tasks are their servers', or that of a branch. A modern host of a replica sees them with the replica's name, so
 // that its later requests find the replica with the connection to that server. A legacy host needs
 // none: its session names the replica.
 

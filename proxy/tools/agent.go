@@ -256,7 +256,7 @@ func (a *agent) run(ctx context.Context) {
 		return
 	}
 	ended, _ := a.t.Branches.Resolve(a.caller(), b.ID)
-	if ended.Status != folding.StatusCompleted && !ended.Late { // else finish has
+	if ended.Status != folding.StatusCompleted && !ended.Late { // otherwise branch_return has done it
 		a.t.remember(a.parent, ended)
 	}
 	a.answer = agentAnswer{Status: string(ended.Status), Message: ended.Message, Reason: ended.Reason, Error: ended.Error, Digest: ended.Digest}

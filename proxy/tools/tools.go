@@ -23,12 +23,12 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Router makes the calls of a batch.
+// Router makes the calls of batches, of models that foldgate runs, and of memory tools.
 type Router interface {
-	// CallTool runs one call of a batch down the chain. c has its origin, the shown name of the tool,
+	// CallTool runs one such call down the chain. c has its origin, the shown name of the tool,
 	// its arguments and its branch; CallTool completes the target. parent is the request for
-	// branch_run. An error says why there is no result: the tool is unknown, must not be part of a
-	// batch, or failed.
+	// branch_run or branch_create. An error says why there is no result: the tool is unknown, must not be
+	// called so, or failed.
 	CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error)
 	// Lifetime returns the context in which a batch goes on after its request.
 	Lifetime(parent *conn.Request) context.Context
