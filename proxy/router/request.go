@@ -443,7 +443,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
 		if rt.Tools.HasTask(c, id) {
 			c.Target.Name, c.Target.Control = "branch_create", true
-			return (*request).answerOwnTask
+			return (*request).answerBranchTask
 		}
 		t = r.s.tasks.task(id)
 		if one := st.One(t.server); one != nil {

@@ -118,8 +118,8 @@ func (ts *tasks) over(id string) {
 	}
 }
 
-// answerOwnTask serves a request about a task of foldgate's own.
-func (r *request) answerOwnTask(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+// answerBranchTask serves a request about the task of a branch that runs by itself.
+func (r *request) answerBranchTask(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	m, err := r.s.rt.Tools.Task(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
 	if err != nil {
 		return nil, err

@@ -398,7 +398,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	req := NewRequest(m)
 	req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
 	switch {
-	case srv.elsewhere(w, r, from, req, body):
+	case srv.elsewhere(w, r, from, req, body): // another replica has answered it
 	case version >= wire.VersionModern || modern(req.Meta):
 		srv.postModern(w, r, req, from)
 	case version != "" && !slices.Contains(wire.Versions, version):

@@ -33,7 +33,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, m.ID)
 		return
 	}
-	srv.ownTask(req)
+	srv.takeReplicaName(req)
 	peer := Peer{Identity: from.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer srv.running.Done()

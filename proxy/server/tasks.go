@@ -17,8 +17,8 @@ import (
 // kindTask begins such an id; the server's own follows the name.
 const kindTask = "task_"
 
-// ownTask gives a request the server's id of the task that it names.
-func (srv *HTTP) ownTask(req *Request) {
+// takeReplicaName takes the name of this replica off the id of the task that a request names.
+func (srv *HTTP) takeReplicaName(req *Request) {
 	if srv.opts.Replicas == nil || !strings.HasPrefix(req.Msg.Method, "tasks/") {
 		return
 	}

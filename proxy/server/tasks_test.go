@@ -27,7 +27,7 @@ func TestTasksNameTheirReplica(t *testing.T) {
 		if got := srv.namedTasks(req, json.RawMessage(tt.result)); string(got) != tt.want {
 			t.Errorf("%s: the host gets %s, want %s", tt.method, got, tt.want)
 		}
-		if srv.ownTask(req); tt.method == "tasks/get" && string(req.Msg.Params) != `{"taskId":"t1"}` {
+		if srv.takeReplicaName(req); tt.method == "tasks/get" && string(req.Msg.Params) != `{"taskId":"t1"}` {
 			t.Errorf("%s: the server gets %s", tt.method, req.Msg.Params)
 		}
 	}

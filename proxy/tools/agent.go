@@ -159,7 +159,7 @@ func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.D
 	defer timer.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	m := newMeter(r)
+	m := newProgressReporter(r)
 	for i, a := range agents {
 		for waiting := true; waiting; {
 			_, turned := a.progress()

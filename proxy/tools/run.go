@@ -39,8 +39,8 @@ type step struct {
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// run serves branch_run: it starts the batch and waits for it, but not longer than hosts do.
-func (t *Tools) run(ctx context.Context, r *conn.Request) ([]byte, error) {
+// runBatch serves branch_run: it starts the batch and waits for it, but not longer than hosts do.
+func (t *Tools) runBatch(ctx context.Context, r *conn.Request) ([]byte, error) {
 	var in runArguments
 	if err := decode(r.Call, &in); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 	defer limit.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	m := newMeter(r)
+	m := newProgressReporter(r)
 	for {
 		select {
 		case <-b.done:
@@ -137,17 +137,19 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 	}
 }
 
-// meter tells the host of one request how far that is, if the host asked for it. MCP wants each value to be
+// progressReporter tells the host of one request how far that is, if the host asked for it. MCP wants each value to be
 // greater than the one before, so without a step between them it adds a part of one, which grows with time.
-type meter struct {
+type progressReporter struct {
 	r     *conn.Request
 	begun time.Time
 	last  float64
 }
 
-func newMeter(r *conn.Request) *meter { return &meter{r: r, begun: time.Now(), last: -1} }
+func newProgressReporter(r *conn.Request) *progressReporter {
+	return &progressReporter{r: r, begun: time.Now(), last: -1}
+}
 
-func (m *meter) tell(done, total int) {
+func (m *progressReporter) tell(done, total int) {
 	token, ok := rawjson.Get(m.r.Params, "_meta", "progressToken")
 	if !ok {
 		return

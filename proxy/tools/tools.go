@@ -227,7 +227,7 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	case config.FindTools:
 		body, err = t.find(ctx, r)
 	default:
-		body, err = t.run(ctx, r)
+		body, err = t.runBatch(ctx, r)
 	}
 	if err == nil || err == context.Cause(ctx) { // the host no longer waits
 		return wire.Message{Result: body}, err
