@@ -32,9 +32,10 @@ func (r *Record) Erasable() bool {
 // spansAtOnce bounds the spans of one record about an erasure.
 const spansAtOnce = 20_000
 
-// Erase removes the payloads and salts of the records with these numbers, as far as they are
-// [Record.Erasable]. Hashes stay what they are, so the chain stays provable. The journal first
-// records that by erases them; Verify reports a payload that is missing without such a record.
+// Erase removes the payloads and salts of the records with these numbers, as far as there are such
+// records and they are [Record.Erasable]. Hashes stay what they are, so the chain stays provable. The
+// journal first records that by erases them; Verify reports a payload that is missing without such a
+// record.
 //
 // Each file is replaced at once by one without the payloads; records may be appended meanwhile. If
 // Erase fails, or the process ends before, some files still have theirs: the same call erases the
@@ -42,13 +43,10 @@ const spansAtOnce = 20_000
 // evidence and stays; that is an error once the others are erased.
 func (j *Journal) Erase(seqs []uint64, by string) error {
 	seqs = slices.Compact(slices.Sorted(slices.Values(seqs)))
-	if len(seqs) == 0 {
-		return nil
-	}
 	j.erasing.Lock()
 	defer j.erasing.Unlock()
-	names, err := j.announce(seqs, by)
-	if err != nil {
+	seqs, names, err := j.announce(seqs, by)
+	if err != nil || len(seqs) == 0 {
 		return err
 	}
 	var changed error
@@ -74,13 +72,17 @@ func (j *Journal) Erase(seqs []uint64, by string) error {
 	return cmp.Or(syncDir(j.dir), changed)
 }
 
-// announce records that the payloads of these records are about to be erased, and returns the segments.
-// No record with these numbers is in the last one.
-func (j *Journal) announce(seqs []uint64, by string) (names []string, err error) {
+// announce records that the payloads of these records are about to be erased, and returns the numbers of
+// those that there are, and the segments. None of the records is in the last segment.
+func (j *Journal) announce(seqs []uint64, by string) (present []uint64, names []string, err error) {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	if j.broken != nil {
-		return nil, j.broken
+		return nil, nil, j.broken
+	}
+	after, _ := slices.BinarySearch(seqs, j.seq+1) // an announcement would hold for a later record, too
+	if seqs = seqs[:after]; after == 0 {
+		return nil, nil, nil
 	}
 	var spans []Span
 	for _, seq := range seqs {
@@ -88,21 +90,22 @@ func (j *Journal) announce(seqs []uint64, by string) (names []string, err error)
 	}
 	if open, _ := SegmentSeq(j.name); seqs[len(seqs)-1] >= open { // only whole files are rewritten
 		if err := j.rotate(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for some := range slices.Chunk(spans, spansAtOnce) {
 		if err := j.note(Event{Event: EventErased, Erased: some, By: by}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if err := j.sync(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := j.writeHeadAt(j.headNow()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return Segments(j.dir)
+	names, err = Segments(j.dir)
+	return seqs, names, err
 }
 
 // eraseIn replaces the segment by one without the payloads of the records with these numbers. It

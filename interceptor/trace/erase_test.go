@@ -163,18 +163,18 @@ func TestErase(t *testing.T) {
 }
 
 // TestEraseBesideAppends: while payloads are erased, records are appended and retention removes files, which
-// stay removed. Close ends an erasure.
+// stay removed. No other payload goes. Close ends an erasure.
 func TestEraseBesideAppends(t *testing.T) {
 	dir := t.TempDir()
-	j := open(t, dir, Options{RotateBytes: 2000, RetainFiles: 20, Sync: SyncNever})
-	var all []uint64
+	j := open(t, dir, Options{RotateBytes: 2000, RetainFiles: 100, Sync: SyncNever})
+	var even []uint64
 	for n := range uint64(1000) {
-		all = append(all, n+1)
+		even = append(even, 2*n)
 	}
 	done := make(chan error)
 	go func() {
 		for {
-			if err := j.Erase(all, "root"); err != nil {
+			if err := j.Erase(even, "root"); err != nil {
 				done <- err
 				return
 			}
@@ -183,14 +183,28 @@ func TestEraseBesideAppends(t *testing.T) {
 	for range 500 {
 		add(t, j, &Record{From: "a", Kind: "k", Payload: []byte(`{"text":"personal"}`)})
 	}
+	if err := j.Erase(even, "root"); err != nil {
+		t.Fatal(err)
+	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; !errors.Is(err, ErrClosed) {
 		t.Errorf("an erasure after Close: %v", err)
 	}
-	if r := verify(t, dir); !r.OK() || r.Files > 20 {
+	if r := verify(t, dir); !r.OK() || r.Files > 100 || r.Erased == 0 {
 		t.Errorf("%+v", r)
+	}
+	odd := 0
+	for _, r := range query(t, dir, pick{}) {
+		if r.Seq%2 == 1 {
+			if odd++; r.Erased() {
+				t.Errorf("the payload of record %d is erased", r.Seq)
+			}
+		}
+	}
+	if odd < 10 {
+		t.Errorf("only %d records that keep their payload", odd)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) > 0 {
 		t.Errorf("it left %v", left)
@@ -258,6 +272,38 @@ func TestEraseStops(t *testing.T) {
 		if strings.Contains(strings.Join(lines, ""), "personal") {
 			t.Errorf("%s has an erased text", name)
 		}
+	}
+}
+
+// TestEraseOnlyWhatIs: an erasure does not announce that later records will lose their payloads.
+func TestEraseOnlyWhatIs(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	some := func() {
+		for n := range 3 {
+			add(t, j, &Record{From: "a", Kind: "k", Payload: fmt.Appendf(nil, `{"n":%d}`, n)})
+		}
+	}
+	some()
+	for _, seqs := range [][]uint64{{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1_000_000}, {1_000_000}} {
+		if err := j.Erase(seqs, "root"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	some()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := verify(t, dir); !r.OK() || r.Erased != 2 {
+		t.Fatalf("before: %+v", r)
+	}
+	names, err := Segments(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, filepath.Join(dir, names[len(names)-1]), func(l [][]byte) [][]byte { l[len(l)-1] = bare(l[len(l)-1]); return l })
+	if r := verify(t, dir); r.Total != 1 || r.Faults[0].Code != FaultErased {
+		t.Errorf("faults = %v, want one, %s", r.Faults, FaultErased)
 	}
 }
 
