@@ -307,6 +307,47 @@ func TestEraseOnlyWhatIs(t *testing.T) {
 	}
 }
 
+// TestEraseBesideVerify: an erasure in a file that Verify has not read yet is announced in one that began after
+// Verify listed the files. That is no fault; a payload that somebody took before is one, also if an
+// erasure comes with every pass.
+func TestEraseBesideVerify(t *testing.T) {
+	for _, forged := range []bool{false, true} {
+		dir := t.TempDir()
+		j := open(t, dir, Options{})
+		record := func() uint64 {
+			r := &Record{From: "a", Kind: "k", Payload: []byte(`{"text":"personal"}`)}
+			add(t, j, r)
+			return r.Seq
+		}
+		erase := func(seq uint64) {
+			if err := j.Erase([]uint64{seq}, "root"); err != nil {
+				t.Error(err)
+			}
+		}
+		record()
+		erase(record()) // the second file begins
+		record()
+		if forged {
+			edit(t, filepath.Join(dir, SegmentName(1)), func(l [][]byte) [][]byte { l[1] = bare(l[1]); return l })
+		}
+		passes := 0
+		r, err := Verify(t.Context(), dir, VerifyOptions{Each: func() func(*Record, string, int64, int) {
+			passes++
+			return func(r *Record, _ string, _ int64, _ int) {
+				if r.Seq == 1 && (passes == 1 || forged && passes < 9) {
+					erase(record())
+				}
+			}
+		}})
+		if err := errors.Join(err, j.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if passes != 2 || r.OK() == forged || forged && (r.Total != 1 || r.Faults[0].Code != FaultErased || !strings.Contains(r.Faults[0].Text, "record 2 ")) {
+			t.Errorf("forged %v: after %d passes %+v", forged, passes, r)
+		}
+	}
+}
+
 // TestForgedErasure: who takes or changes a payload without a record of it is found.
 func TestForgedErasure(t *testing.T) {
 	for _, c := range []struct {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // VerifyOptions add checks to [Verify].
@@ -15,8 +16,8 @@ type VerifyOptions struct {
 	// Anchors are records that must be there with their hash, such as heads that were copied elsewhere.
 	Anchors []Anchor
 	Detect  func(line []byte) []string // returns the rules that find a secret in a line; may be nil
-	// Each, if set, is called when the reading begins, and again if it begins anew because retention
-	// removed segments. The function that it returns gets every record, with its segment, and the
+	// Each, if set, is called when the reading begins, and again if it begins anew because segments
+	// were removed or begun. The function that it returns gets every record, with its segment, and the
 	// offset and length of its line.
 	Each func() func(r *Record, file string, at int64, size int)
 }
@@ -25,6 +26,7 @@ type VerifyOptions struct {
 // records and the options. It may run beside the writer. Faults are in the report. An error means
 // that Verify could not read, or that ctx ended.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
+	var missing uint64 // v.missing of the pass before
 	for {
 		h, headErr := readHead(dir) // before the files, so that the anchored record must be in them
 		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {
@@ -38,10 +40,17 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 		if h == nil || err == nil && v.report.OK() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return v.report, err
 		}
-		// Retention may have removed files before or while they were read: look again.
-		if now, headErr := readHead(dir); headErr != nil || now == nil || now.First == h.First {
+		// Retention may have removed files before or while they were read. Or an erasure changed one
+		// before it was read, and is announced in a segment that began later. The next pass reads that,
+		// so a record that it misses, too, was erased by somebody else. Look again.
+		now, headErr := readHead(dir)
+		retained := headErr == nil && now != nil && now.First != h.First
+		names, _ := Segments(dir)
+		begun := v.missing > 0 && v.missing != missing && !slices.Equal(names, v.names)
+		if !retained && !begun {
 			return v.report, err
 		}
+		missing = v.missing
 	}
 }
 
@@ -74,6 +83,7 @@ type verifier struct {
 	opt     VerifyOptions
 	head    *head
 	headErr error
+	names   []string // of the segments when the pass began
 	report  Report
 	inv     *invariants
 	each    func(r *Record, file string, at int64, size int)
@@ -85,6 +95,7 @@ type verifier struct {
 	seq      uint64          // of the line before
 	hashes   [2]string       // of the line before: the claimed one and the actual one
 	erased   [2][]Span       // the records without their payloads, and those that records about erasures name
+	missing  uint64          // the first record without its payload that no record about an erasure names, 0 for none
 	anchored bool            // the head's record was passed
 	copied   map[Anchor]bool // anchors of the auditor whose records were passed
 }
@@ -104,7 +115,7 @@ func (v *verifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.file = headName
+	v.names, v.file = names, headName
 	switch {
 	case v.headErr != nil:
 		v.fault(FaultHeadUnreadable, "%v; nothing anchors the end", v.headErr)
@@ -293,8 +304,8 @@ func (v *verifier) checkEnd() {
 			v.fault(FaultHead, "record %d, which %s anchors, is not there", v.head.Seq, headName)
 		}
 	}
-	if seq := unannounced(v.erased[0], v.erased[1]); seq > 0 {
-		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", seq)
+	if v.missing = unannounced(v.erased[0], v.erased[1]); v.missing > 0 {
+		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", v.missing)
 	}
 	for _, a := range v.opt.Anchors {
 		if !v.copied[a] {
