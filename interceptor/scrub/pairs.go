@@ -26,35 +26,29 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 		if err != nil {
 			return nil, err
 		}
-		table := -1 // the end of the last one, or of a line that begins none
+		r := x.s.rules.active[i]
+		if r.Header {
+			if all, err = x.appendTables(all, text, matches); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		for _, m := range matches {
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
 			}
-			var groups []int
-			if c := text[m.End-1]; c != ',' && c != '\t' { // no value ends so, but headers do
-				if groups, err = x.scratch.Submatches(i, m); err != nil {
-					return nil, err
-				}
+			groups, err := x.scratch.Submatches(i, m)
+			if err != nil {
+				return nil, err
 			}
-			if x.s.rules.active[i].Before && groups != nil {
+			if r.Before && groups != nil {
 				name := text[m.Start+groups[4] : m.Start+groups[5]]
 				all = append(all, fromCells(text, []cell{{name, span{m.Start + groups[2], m.Start + groups[3]}}}))
 				continue
 			}
-			row := x.s.rules.active[i].Row
 			for n := 2; n < len(groups); n += 2 {
-				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 && (!row || isRow(text, m.Start, value)) {
+				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 && (!r.Row || isRow(text, m.Start, value)) {
 					all = appendPairs(all, text, m.Start, value)
-				}
-			}
-			find := x.appendTable
-			if row {
-				find = x.appendColumns
-			}
-			for at := max(m.Start, table+1); at < m.End; at = table + 1 { // the header may be the match's last line
-				if all, table, err = find(all, text, at); err != nil {
-					return nil, err
 				}
 			}
 		}
@@ -122,13 +116,34 @@ func isRow(text string, at int, value span) bool {
 		(strings.Trim(after, " \r") == "" || strings.HasPrefix(after, separator)) && !strings.ContainsAny(after, noCell)
 }
 
-// appendColumns appends the columns with secrets of the table in whose header a name contains byte at,
-// if two or more blanks separate the columns, and returns the end of the table, or of the line if there is none.
+// appendTables appends the columns with secrets of the tables in whose headers names match.
+func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
+	table, columns := -1, -1 // the end of the last one, or of a line that begins none
+	for _, n := range names {
+		if n.Start <= min(table, columns) {
+			continue
+		}
+		header := lineAt(text, strings.LastIndexByte(text[:n.Start], '\n')+1)
+		err := x.limit.spend(header.End - header.Start)
+		if err == nil && n.Start > table {
+			all, table, err = x.appendTable(all, text, header)
+		}
+		if err == nil && n.Start > columns {
+			all, columns, err = x.appendColumns(all, text, header)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// appendColumns appends the columns with secrets of the table with a header, if two or more blanks
+// separate the columns, and returns the end of the table, or of the line if there is none.
 // The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled.
-func (x *examination) appendColumns(all []decoded, text string, at int) ([]decoded, int, error) {
-	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
+func (x *examination) appendColumns(all []decoded, text string, header span) ([]decoded, int, error) {
 	ruled := lineAt(text, min(header.End+1, len(text)))
-	if first := text[header.Start:header.End]; len(first) > maxHeader || strings.ContainsAny(first, notInNames+"|,;\t\"'`*") ||
+	if first := text[header.Start:header.End]; len(first) > maxHeader || !strings.Contains(first, "  ") || strings.ContainsAny(first, notInNames+"|,;\t\"'`*") ||
 		strings.ToUpper(first) != first && strings.Trim(text[ruled.Start:ruled.End], "- \r") != "" {
 		return all, header.End, nil
 	}
@@ -199,13 +214,14 @@ const (
 // code if it is indented or its end has a sign of code.
 const leastRepeated = 4
 
-// appendTable appends the columns with secrets of the table in whose header a name contains byte at,
-// and returns the end of the table, or of the line if there is none.
-func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded, int, error) {
-	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
+// appendTable appends the columns with secrets of the table with a header, and returns the end of the
+// table, or of the line if there is none.
+func (x *examination) appendTable(all []decoded, text string, header span) ([]decoded, int, error) {
+	below := lineAt(text, min(header.End+1, len(text)))
 	for _, separator := range []byte("|\t;,") {
-		if strings.IndexByte(text[header.Start:header.End], separator) < 0 {
-			continue
+		in := func(line span) bool { return strings.IndexByte(text[line.Start:line.End], separator) >= 0 }
+		if !in(header) || !in(below) && (separator != '|' || strings.IndexByte(text[below.Start:below.End], '+') < 0) {
+			continue // psql rules with +
 		}
 		more, end, err := x.appendCellsBelow(all, text, header, separator)
 		if err != nil || len(more) > len(all) {

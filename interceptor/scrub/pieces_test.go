@@ -160,6 +160,13 @@ func TestNamesAndValues(t *testing.T) {
 		"kubectl":           "UID   UPPER   AGE\nx1    VALUE   3d\n",
 		"YAML in two lines": "NAME: >-\n  VALUE1\n  VALUE2\nx: y\n",
 		"psql":              " id | NAME\n----+------\n 1  | VALUE\n",
+		"after a member":    `{"kind":"Secret","env":[{"name":"NAME","value":"VALUE"}]}` + "\n" + `{"kind":"Pod","env":[]}` + "\n",
+		"after a word":      "rotated key, then (new): {\"name\": \"NAME\", \"value\": \"VALUE\"}\nINFO done, bye\n",
+		"below a word":      "The key, (see below):\npassword: [\"VALUE\", \"x\"]\n",
+		"element, word":     "set key; <NAME>VALUE</NAME>\nok, done\n",
+		"cells after a key": "| key | what (see docs) | NAME | VALUE |\n| a |\n",
+		"row below a word":  "It takes an api_key\nNAME  VALUE\n",
+		"row below columns": "NAME   secret_key\nNAME   VALUE\n",
 	}
 	texts, left := 0, 0
 	defer func() { t.Logf("%d of %d values are found", texts-left, texts) }()
