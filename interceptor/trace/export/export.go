@@ -60,9 +60,10 @@ type exporter struct {
 	log    *slog.Logger
 	state  state
 	file   string // of the next record, "" if it is to be found
-	offset int64
-	info   os.FileInfo   // of the file that offset is of
-	wait   time.Duration // before the next attempt, 0 after a success
+	offset int64  // in file: of the line of the record state.Seq, or 0
+	// damaged is the number of the record that the last damaged line seems to be, which is logged once.
+	damaged uint64
+	wait    time.Duration // before the next attempt, 0 after a success
 }
 
 // Start sends the records of the journal in dir, the oldest first and then each new one within about
@@ -253,22 +254,17 @@ func (e *exporter) locate() (err error) {
 }
 
 // read fills the batch with what follows in the segment, up to the record last. It returns the state
-// for when the log store has confirmed them, and the place of the record after them.
+// for when the log store has confirmed them, and the place of the last of them.
 func (e *exporter) read(ctx context.Context, last uint64) (next state, file string, offset int64, err error) {
-	path := filepath.Join(e.dir, e.file)
-	if e.offset > 0 && e.replaced(path) {
-		e.offset = 0
-	}
-	if e.offset == 0 {
-		if e.info, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) { // retention was quicker
-			return e.state, "", 0, nil
-		} else if err != nil {
-			return next, file, 0, err
-		}
-	}
+	e.batch = e.batch[:0] // not empty after an error
 	next, file, offset = e.state, e.file, e.offset
-	size, ended := 0, true
-	err = trace.ReadLines(path, offset, func(line []byte, at int64, whole bool) bool {
+	size, ended, found := 0, true, offset == 0
+	err = trace.ReadLines(filepath.Join(e.dir, file), offset, func(line []byte, at int64, whole bool) bool {
+		r, _, err := trace.ParseLine(line)
+		if !found { // the first line must be that of the record before
+			found = err == nil && r.Seq == next.Seq && r.Hash == next.Hash
+			return found
+		}
 		if ended = whole; !whole {
 			return false
 		}
@@ -276,11 +272,12 @@ func (e *exporter) read(ctx context.Context, last uint64) (next state, file stri
 			ended = false
 			return false
 		}
-		r, _, err := trace.ParseLine(line)
-		length := int64(len(line)) + 1
 		switch {
 		case err != nil: // verify reports it, and the record after it
-			e.log.Error("a damaged line of the trace is not exported", "file", file, "offset", at, "err", err)
+			if e.damaged != next.Seq+1 {
+				e.log.Error("a damaged line of the trace is not exported", "file", file, "offset", at, "err", err)
+				e.damaged = next.Seq + 1
+			}
 		case r.Seq > last:
 			ended = false
 			return false
@@ -290,18 +287,16 @@ func (e *exporter) read(ctx context.Context, last uint64) (next state, file stri
 			}
 			size += len(line)
 			e.emit(ctx, r, string(line))
-			next.Seq, next.Hash = r.Seq, r.Hash
+			next.Seq, next.Hash, offset = r.Seq, r.Hash, at
 		}
-		offset = at + length
 		return true
 	})
-	if errors.Is(err, fs.ErrNotExist) { // now
+	if errors.Is(err, fs.ErrNotExist) { // retention was quicker
 		return e.state, "", 0, nil
 	}
-	if err == nil && e.replaced(path) { // what was read may have begun in the middle of a line
-		clear(e.batch)
-		e.batch = e.batch[:0]
-		return e.state, file, 0, nil
+	if err == nil && !found { // an erasure has made lines shorter
+		e.offset = 0
+		return e.read(ctx, last)
 	}
 	if err == nil && ended && next.Seq < last { // it goes on in the next segment
 		names, err := trace.Segments(e.dir)
@@ -310,13 +305,6 @@ func (e *exporter) read(ctx context.Context, last uint64) (next state, file stri
 		}
 	}
 	return next, file, offset, err
-}
-
-// replaced reports whether an erasure has put another file, with shorter lines, in the place of the one
-// that offset is of.
-func (e *exporter) replaced(path string) bool {
-	now, err := os.Stat(path)
-	return err == nil && !os.SameFile(e.info, now)
 }
 
 func (e *exporter) emit(ctx context.Context, r *trace.Record, line string) {

@@ -144,8 +144,9 @@ func TestExport(t *testing.T) {
 	})
 }
 
-// An erasure makes lines shorter that are sent, and others that are not. None is lost or sent twice.
-func TestExportBesideAnErasure(t *testing.T) {
+// Erasures make lines shorter that are sent, and others that are not. None is lost or sent twice, also if the
+// file system gives the last of several files of a segment the number of the first.
+func TestExportBesideErasures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, s := t.TempDir(), new(store)
 		var log bytes.Buffer
@@ -156,21 +157,73 @@ func TestExportBesideAnErasure(t *testing.T) {
 		s.set(errors.New("down"))
 		add(t, j, 100)
 		time.Sleep(5 * time.Second)
-		if err := j.Erase([]uint64{2, 3, 50, 51, 150}, "root"); err != nil {
+		path, same := filepath.Join(dir, trace.SegmentName(1)), filepath.Join(dir, "same")
+		if err := os.Link(path, same); err != nil {
+			t.Fatal(err)
+		}
+		for _, seqs := range [][]uint64{{2, 3, 50}, {51, 150}} {
+			if err := j.Erase(seqs, "root"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		data, err := os.ReadFile(path)
+		if err := errors.Join(err, os.WriteFile(same, data, 0o600), os.Rename(same, path)); err != nil {
 			t.Fatal(err)
 		}
 		s.set(nil)
 		add(t, j, 100)
 		time.Sleep(2 * time.Minute)
+		if err := j.Erase([]uint64{205, 206, 300}, "root"); err != nil { // nothing is left but to send what follows
+			t.Fatal(err)
+		}
 		end(t, stop, j)
 		want, err := trace.Verify(t.Context(), dir, trace.VerifyOptions{})
-		if err != nil || !want.OK() || want.Erased != 5 {
+		if err != nil || !want.OK() || want.Erased != 8 {
 			t.Fatal(want, err)
 		}
 		if got := s.check(t); !got.OK() || got.Records != want.Records || len(s.bodies) != int(want.Records) || strings.Contains(log.String(), "damaged") {
 			t.Errorf("exported %+v, want %+v\n%s", got, want, &log)
 		}
 	})
+}
+
+// A damaged line is not exported, and the log says so once. The records behind it are.
+func TestExportOfDamage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, s := t.TempDir(), new(store)
+		var log bytes.Buffer
+		j := open(t, dir, trace.Options{})
+		add(t, j, 5)
+		damage(t, dir, 4)
+		stop := Start(dir, s, resource.Empty(), slog.New(slog.NewTextHandler(&log, nil)))
+		time.Sleep(time.Minute)
+		add(t, j, 1)
+		damage(t, dir, 7) // the last one
+		time.Sleep(time.Minute)
+		if n := strings.Count(log.String(), "damaged"); n != 2 || len(s.bodies) != 5 {
+			t.Errorf("%d log lines and %d records, want 2 and 5\n%s", n, len(s.bodies), &log)
+		}
+		add(t, j, 1)
+		end(t, stop, j)
+		if len(s.bodies) != 6 {
+			t.Errorf("%d records, want 6\n%s", len(s.bodies), &log)
+		}
+	})
+}
+
+// damage makes the line of a record of the first segment another one, which is no record.
+func damage(t *testing.T, dir string, seq int) {
+	t.Helper()
+	path := filepath.Join(dir, trace.SegmentName(1))
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	lines[seq-1][0] = '['
+	if err := os.WriteFile(path, bytes.Join(lines, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // What retention removed before it was sent is missing in the export, and the check says so.
