@@ -45,6 +45,26 @@ func TestSameAsRegexp(t *testing.T) {
 	}
 }
 
+// TestLiteralsWithBlanks: a literal with a blank is not the two literals around it.
+func TestLiteralsWithBlanks(t *testing.T) {
+	text := "the private key 0123456789abcdef0123456789abcdef, private 0123456789abcdef0123456789abcdef and key\t0123456789abcdef0123456789abcdef"
+	exprs := []string{`private key\s*([0-9a-f]{32})`, `(?:private|key)\s*([0-9a-f]{32})`}
+	for range 2 {
+		var patterns []Pattern
+		for _, e := range exprs {
+			patterns = append(patterns, Pattern{Expr: parse(t, e)})
+		}
+		set, err := New(patterns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := compare(t, set, set.NewScratch(), text, nil); n != 4 {
+			t.Errorf("%q have %d matches, want 4", exprs, n)
+		}
+		slices.Reverse(exprs)
+	}
+}
+
 // TestCorpusSameAsRegexp: expressions that people have written find what package
 // regexp finds.
 func TestCorpusSameAsRegexp(t *testing.T) {

@@ -173,7 +173,7 @@ func (s *Set) search(sought map[string]bool) {
 			if plan.required == nil {
 				continue
 			}
-			key := fmt.Sprint(plan.gated(), plan.required.search)
+			key := fmt.Sprintf("%t %q", plan.gated(), plan.required.search)
 			if plan.hits = lists[key]; plan.hits == 0 {
 				plan.hits = len(s.gates)
 				lists[key] = plan.hits
