@@ -96,8 +96,15 @@ func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
 // Erase is [Gateway.Erase], for the user of the process.
 func (c *Client) Erase(ctx context.Context, seqs []uint64) error {
 	body, err := json.Marshal(spansOf(seqs))
-	if err == nil {
-		_, err = ask[struct{}](ctx, c, http.MethodPost, "trace/erase", body...)
+	if err == nil && len(body) > maxSpans {
+		err = errTooLarge
+	}
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return err
+	}
+	_, err = ask[struct{}](ctx, c, http.MethodPost, "trace/erase", body...)
+	if errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("the gateway in %s goes on erasing; the command without --yes shows what is left: %w", c.Dir, context.Canceled)
 	}
 	return err
 }
@@ -114,6 +121,9 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body ...byt
 		req.Header.Set(byHeader, url.QueryEscape(c.By))
 	}
 	res, err := c.http.Do(req)
+	if err != nil && ctx.Err() != nil {
+		return out, fmt.Errorf("the gateway in %s may still do what it was asked, without an answer: %w", c.Dir, ctx.Err())
+	}
 	if err != nil {
 		return out, fmt.Errorf("the gateway in %s did not answer: it is another user's (run the command as that user, such as with sudo -u), or has just ended: %w", c.Dir, err)
 	}

@@ -6,6 +6,7 @@
 //	DELETE /v1/branches/{id}     Branch; ?reason= is for the trace
 //	GET    /v1/budgets           {"budgets":[Budget, …]}
 //	DELETE /v1/budgets/{limit}   {"reset":2}; ?subject= names one subject
+//	POST   /v1/read              {}; the trace records that somebody reads ?record= or ?export= of it
 //	POST   /v1/reload            Reloaded
 //	POST   /v1/trace/erase       {}; the body [[2,5],[9,9]] names records by spans of their numbers
 //
@@ -228,6 +229,8 @@ const (
 	maxErased = 20_000_000
 )
 
+var errTooLarge = fmt.Errorf("one erasure names its records in at most %d MiB; name fewer, such as by --until", maxSpans>>20)
+
 // span is the numbers of records that follow each other: the first and the last.
 type span [2]uint64
 
@@ -246,7 +249,11 @@ func spansOf(seqs []uint64) (all []span) {
 // readSpans returns the numbers in spans.
 func readSpans(r io.Reader) (seqs []uint64, err error) {
 	var all []span
-	if err := json.NewDecoder(io.LimitReader(r, maxSpans)).Decode(&all); err != nil {
+	body := &io.LimitedReader{R: r, N: maxSpans + 1}
+	if err := json.NewDecoder(body).Decode(&all); err != nil {
+		if body.N == 0 {
+			err = errTooLarge
+		}
 		return nil, fmt.Errorf("the numbers of records: %w", err)
 	}
 	for _, s := range all {

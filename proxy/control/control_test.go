@@ -1,11 +1,77 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// stuck is a gateway whose erasure does not end. It says in asked that it has begun.
+type stuck struct {
+	Gateway
+	asked chan struct{}
+}
+
+func (s stuck) Erase([]uint64, string) error {
+	s.asked <- struct{}{}
+	select {}
+}
+
+// Who no longer waits for an erasure reads that the gateway goes on.
+func TestInterruptedErasure(t *testing.T) {
+	dir, err := os.MkdirTemp("", "") // t.TempDir is longer than a socket's path may be on some systems
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	g := stuck{asked: make(chan struct{})}
+	go func() { _ = Serve(t.Context(), dir, Handler(g), slog.New(slog.DiscardHandler)) }()
+	var found []*Client
+	for found == nil {
+		found, _ = Find(t.Context(), dir)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	go func() {
+		<-g.asked
+		interrupt()
+	}()
+	err = found[0].Erase(ctx, []uint64{1})
+	if err == nil || !strings.Contains(err.Error(), "goes on erasing") || !errors.Is(err, context.Canceled) {
+		t.Errorf("an interrupted erasure: %v", err)
+	}
+}
+
+// blanks is a text without an end.
+type blanks struct{}
+
+func (blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// Who names too many records for one request reads what to do.
+func TestTooManySpans(t *testing.T) {
+	_, err := readSpans(io.MultiReader(strings.NewReader("["), blanks{}))
+	if err == nil || !strings.Contains(err.Error(), "name fewer") {
+		t.Errorf("a body that is too large: %v", err)
+	}
+	var seqs []uint64
+	for n := range uint64(maxSpans/len("[10000000000000000000,10000000000000000000],") + 1) {
+		seqs = append(seqs, 10_000_000_000_000_000_000+2*n)
+	}
+	if err := new(Client).Erase(t.Context(), seqs); err == nil || !strings.Contains(err.Error(), "name fewer") {
+		t.Errorf("a request that would be too large: %v", err)
+	}
+}
 
 // Any body is refused, or read as numbers whose spans are read as the same numbers. No body makes more of
 // them than the limit.
