@@ -98,8 +98,8 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 		return Report{}, err
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
-	faults := g.settle(ctx, cmp.Or(as, g.anyone()), wait)
-	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
+	faults := g.settle(ctx, cmp.Or(as, anyone(&cfg)), wait)
+	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, anyone(&cfg))}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	r := g.report(ctx, s, as, faults, wait)
 	r.Suspect, _ = g.pins.List() // all of a first contact

@@ -199,16 +199,17 @@ func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 
 // warm connects servers, so that readiness can be told and the first list is quick. It does not wait.
 func (g *Gateway) warm(servers []*upstream.Server) {
+	principal := anyone(&g.settings.Load().Config)
 	for _, srv := range servers {
 		g.wg.Go(func() {
-			_, _ = srv.Connection(g.lifetime, upstream.Scope{Group: upstream.Group{Principal: g.anyone(), Capabilities: srv.Hosts()}}) // Status has the fault
+			_, _ = srv.Connection(g.lifetime, upstream.Scope{Group: upstream.Group{Principal: principal, Capabilities: srv.Hosts()}}) // Status has the fault
 		})
 	}
 }
 
 // anyone returns a principal for work of foldgate's own: checking and warming up.
-func (g *Gateway) anyone() string {
-	if names := g.settings.Load().Config.PrincipalNames(); len(names) > 0 {
+func anyone(c *config.Config) string {
+	if names := c.PrincipalNames(); len(names) > 0 {
 		return names[0]
 	}
 	return server.LocalPrincipal

@@ -97,6 +97,8 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	g.certificate.Store(cert)
 	g.Boundary.Relearn(scrubber) // knows the new tokens before they are used
 	now.Servers = g.servers.Servers(next, before.Servers)
+	// Before the new settings let principals in. The principal of warm may be one that no host can be.
+	g.servers.Keep(func(principal string) bool { return next.Knows(principal) || principal == anyone(&next) })
 	g.settings.Store(now)
 	if l := before.Limits; l != nil && l != now.Limits {
 		g.wg.Go(func() { l.Close(g.lifetime) })
@@ -105,7 +107,6 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if g.http != nil {
 		g.http.Recheck()
 	}
-	g.wg.Go(func() { g.servers.Keep(next.Knows) })
 	g.wg.Go(func() { g.endBranches(&next) })
 	g.retire(before, now)
 	return done, nil

@@ -42,7 +42,7 @@ type Set struct {
 	lifetime context.Context
 	end      context.CancelFunc
 
-	ending sync.WaitGroup // of connections that Forget ends
+	ending sync.WaitGroup // of the ends of shared connections
 
 	mu     sync.Mutex
 	shared map[Group]*Connections      // ended by Forget and Keep
@@ -111,19 +111,20 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 }
 
 // Keep ends the connections that hosts of a principal share, unless the principal is still known. Others
-// get none until the next Keep.
+// get none until the next Keep. It does not wait for the ends.
 func (t *Set) Keep(known func(principal string) bool) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lifetime.Err() != nil { // Close ends all
+		return
+	}
 	t.keeps = known
-	var ended []*Connections
 	for g, cs := range t.shared {
 		if g.Principal != "" && !known(g.Principal) {
-			ended = append(ended, cs)
 			delete(t.shared, g)
+			t.ending.Go(cs.Close)
 		}
 	}
-	t.mu.Unlock()
-	closeAll(ended)
 }
 
 // Groups returns the groups of principals that share connections, open or not.
@@ -159,19 +160,12 @@ func (t *Set) Forget(g Group) bool {
 func (t *Set) Close() {
 	t.end()
 	t.mu.Lock()
-	shared := slices.Collect(maps.Values(t.shared))
+	for _, cs := range t.shared {
+		t.ending.Go(cs.Close)
+	}
 	t.mu.Unlock()
-	closeAll(shared)
 	t.ending.Wait()
 	t.logins.Close()
-}
-
-func closeAll(all []*Connections) {
-	var closing sync.WaitGroup
-	for _, cs := range all {
-		closing.Go(cs.Close)
-	}
-	closing.Wait()
 }
 
 // Server is one configured server: its configuration, and what its last connection reported. Its

@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/server/auth"
+	"github.com/foldgate/foldgate/proxy/upstream"
+)
+
+// apply puts a configuration in force, as a reload does.
+func (r *rig) apply(next config.Config) {
+	r.t.Helper()
+	r.g.reloading.Lock()
+	defer r.g.reloading.Unlock()
+	next.Sum = "of a file that is not empty"
+	if _, err := r.g.apply(next); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A principal that a reload adds has connections at once, whatever earlier reloads still do.
+func TestAddedPrincipalIsServedAtOnce(t *testing.T) {
+	r := newRigWith(t, true, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}, func(c *config.Config) {
+		c.Principals = map[string]*config.Principal{"first": {Token: "token-of-the-first-one"}}
+	})
+	next := r.g.cfg
+	for n := range 20 {
+		next.Principals = maps.Clone(next.Principals)
+		name := fmt.Sprint("added", n)
+		next.Principals[name] = &config.Principal{Token: config.Secret("token-of-principal-" + name)}
+		r.apply(next)
+		scope := upstream.Scope{Group: upstream.Group{Principal: name}}
+		if _, err := r.g.settings.Load().Servers[0].Connection(t.Context(), scope); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+// A reload connects the servers that it adds, also if all principals are an issuer's.
+func TestAddedServerIsConnected(t *testing.T) {
+	r := newRigWith(t, true, map[string]fakeUpstream{"up": echoUpstream("2025-11-25"), "added": echoUpstream("2025-11-25")}, func(c *config.Config) {
+		delete(c.Upstreams, "added")
+		c.PublicURL = "https://gateway.example"
+		c.Auth.Issuers = map[string]*auth.Issuer{"corp": {URL: "https://login.example"}}
+	})
+	next := r.g.cfg
+	r.apply(next)
+	time.Sleep(100 * time.Millisecond) // for what the first reload still does
+	next.Upstreams = maps.Clone(next.Upstreams)
+	next.Upstreams["added"] = &config.Upstream{Command: []string{"fake"}}
+	r.apply(next)
+	added := r.g.settings.Load().Server("added")
+	for range 500 { // 5 seconds
+		if state, _ := added.Status(); state == "ready" {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	state, fault := added.Status()
+	t.Errorf("the server is %s (%v), want ready", state, fault)
+}
