@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -291,7 +290,11 @@ func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, ve
 	if err != nil {
 		return false, err
 	}
-	if err := show(cmd, scrubber, c.Diff(), c.Secrets(secret)); err != nil {
+	text, err := c.Diff(secret)
+	if err == nil {
+		err = show(cmd, scrubber, text)
+	}
+	if err != nil {
 		return false, err
 	}
 	if ok, err := f.ask(cmd); !ok {
@@ -313,16 +316,9 @@ func secrets(ctx context.Context) (*scrub.Scrubber, func(text string) bool, erro
 	}, err
 }
 
-// show prints a diff without the secrets in it. The scrubber knows no bare passwords: they are given.
-func show(cmd *cobra.Command, s *scrub.Scrubber, text string, known []string) error {
-	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) }) // the whole before its parts
-	var pairs []string
-	for _, v := range known {
-		if len(v) > 3 {
-			pairs = append(pairs, v, "[REDACTED]", strings.Trim(fmt.Sprintf("%q", v), `"`), "[REDACTED]")
-		}
-	}
-	text, _, err := s.Text(cmd.Context(), strings.NewReplacer(pairs...).Replace(text))
+// show prints a diff of servers without the secrets around them.
+func show(cmd *cobra.Command, s *scrub.Scrubber, text string) error {
+	text, _, err := s.Text(cmd.Context(), text)
 	if err == nil {
 		_, err = io.WriteString(cmd.OutOrStdout(), text)
 	}

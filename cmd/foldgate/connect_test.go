@@ -199,6 +199,48 @@ func TestImportCommand(t *testing.T) {
 	}
 }
 
+// What connect, disconnect and import print has no secret of a server, however the host's file
+// spells it, and shows what is none.
+func TestHostSecrets(t *testing.T) {
+	home := t.TempDir()
+	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": "", "CODEX_HOME": "", "V": "v"} {
+		t.Setenv(name, value)
+	}
+	file := filepath.Join(home, "gate.yaml")
+	for path, text := range map[string]string{
+		file:                            "env_file: gate.env\nlisten: 127.0.0.1:1\nupstreams:\n  files: {builtin: files, roots: [.]} # true\n",
+		filepath.Join(home, "gate.env"): "MODE=true\n",
+		filepath.Join(home, ".claude.json"): `{"mcpServers": {
+  "a": {"command": "sh", "env": {"A_COOKIE": "pa$$hush"}}, "b": {"command": "sh", "env": {"A_COOKIE": "hush${"}},
+  "c": {"url": "https://x.example", "headers": {"X": "Basic hush${V}"}}, "d": {"url": "https://x.example", "oauth": {"clientSecret": "hush"}},
+  "e": {"command": "sh", "env": {"A_COOKIE": "hush\u0026\/"}}}}`,
+		filepath.Join(home, ".codex", "config.toml"):           "[mcp_servers.a]\ncommand = 'sh'\nenv = {A_COOKIE = 'hush\"\\'}\n",
+		filepath.Join(home, ".config", "goose", "config.yaml"): "extensions:\n  a:\n    cmd: sh\n    envs: {A_COOKIE: 'hush''s'}\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, host := range []string{"claude-code", "codex", "goose"} {
+		for _, command := range []string{"connect", "disconnect", "import", "disconnect"} {
+			out := succeeds(t, file, command, host, "--yes")
+			if strings.Contains(out, "hush") {
+				t.Errorf("%s prints a secret:\n%s", command, out)
+			}
+			says(t, out, `foldgate`)
+			if command == "import" {
+				says(t, out, `\+  a(-\d)?:\n\+    command: \["sh"\]\n\+    env:\n\+      A_COOKIE: "\$\{`)
+				if host == "claude-code" {
+					says(t, out, `# true`)
+				}
+			}
+		}
+	}
+}
+
 // The configuration can be named by FOLDGATE_CONFIG, and run takes it as an argument.
 func TestConfigurationNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "gate.yaml")

@@ -92,13 +92,18 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		fmt.Fprintln(out, "There is nothing to change.")
 		return nil
 	}
-	diffs := hosts.Diff(target.file, target.text, text)
-	known := slices.Collect(maps.Values(im.Values))
-	for _, c := range changes {
-		diffs += c.Diff()
-		known = append(known, c.Secrets(secret)...)
+	diffs, err := im.Diff(target.file, target.text, text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", target.file, err)
 	}
-	if err := show(cmd, scrubber, diffs, known); err != nil {
+	for _, c := range changes {
+		d, err := c.Diff(secret)
+		if err != nil {
+			return err
+		}
+		diffs += d
+	}
+	if err := show(cmd, scrubber, diffs); err != nil {
 		return err
 	}
 	if len(added) > 0 {

@@ -191,14 +191,41 @@ func (c *Change) Empty() bool {
 	return bytes.Equal(c.Before, c.After) && (c.Before == nil) == (c.After == nil)
 }
 
-// Diff returns the change as a unified diff. It may show secrets of the file.
-func (c *Change) Diff() string { return Diff(c.File, c.Before, c.After) }
+// Diff returns the change as a unified diff without the secrets of servers. Servers other than
+// foldgate are shown as foldgate would write them. secret reports whether a text holds one.
+func (c *Change) Diff(secret func(text string) bool) (string, error) {
+	text, err := diffOf(c.File, c.Before, c.After, func(text []byte) ([]byte, error) {
+		if c.host.syntax == nil {
+			return text, nil
+		}
+		all, err := c.host.servers(text, func(string) bool { return true })
+		if err != nil {
+			return nil, err
+		}
+		var servers []entry
+		for _, l := range all {
+			servers = append(servers, l.entry)
+		}
+		return redactor{secret: secret, host: true}.file(c.host.syntax, text, servers)
+	})
+	if err != nil {
+		return "", c.fault(err)
+	}
+	return text, nil
+}
 
-// Diff returns the unified diff of two texts of a file.
-func Diff(file string, before, after []byte) string {
+// diffOf returns the unified diff of two texts of a file as show shows them.
+func diffOf(file string, before, after []byte, show func(text []byte) ([]byte, error)) (string, error) {
+	before, err := show(before)
+	if err != nil {
+		return "", err
+	}
+	if after, err = show(after); err != nil {
+		return "", err
+	}
 	text := diff.Diff(file+" (now)", before, file+" (changed)", after)
 	_, text, _ = bytes.Cut(text, []byte("\n")) // a headline that repeats the names
-	return string(text)
+	return string(text), nil
 }
 
 // Backup returns the path of the copy that Connect makes.

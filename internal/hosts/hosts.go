@@ -196,6 +196,7 @@ func (h Host) Subagent(dir string, remove bool) (*Change, error) {
 			at = p
 		}
 	}
+	h.syntax = nil // a text without servers
 	c := &Change{File: filepath.Join(at, "fold-explorer.md"), host: h}
 	if c.Before, err = read(c.File); err != nil {
 		return nil, err

@@ -209,14 +209,20 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 	for i := range s.command {
 		s.command[i] = expand(s.command[i])
 	}
+	named := func(name string) string {
+		if err == nil && !variableName.MatchString(name) {
+			err = fmt.Errorf("it has another text where %s expects the name of a variable", h.Title)
+		}
+		return "${" + name + "}"
+	}
 	if name, _ := fields["bearer_token_env_var"].(string); name != "" {
-		s.headers = with(s.headers, "Authorization", "Bearer ${"+name+"}")
+		s.headers = with(s.headers, "Authorization", "Bearer "+named(name))
 	}
 	for header, name := range table(fields["env_http_headers"]) {
-		s.headers = with(s.headers, header, "${"+name+"}")
+		s.headers = with(s.headers, header, named(name))
 	}
 	for _, name := range texts(fields["env_vars"]) {
-		s.env = with(s.env, name, "${"+name+"}")
+		s.env = with(s.env, name, named(name))
 	}
 	if err == nil && (len(s.command) == 0) == (s.url == "") {
 		err = fmt.Errorf("it has no command and no address, or both")
@@ -367,9 +373,6 @@ func (im *Importer) key(name string) string {
 	return key
 }
 
-// telling matches the names of values that are secret.
-var telling = regexp.MustCompile(`(?i)token|key|secret|passw|passphrase|pwd|auth|credential|cookie|session|bearer|dsn|connection_?string|(^|_)pat$`)
-
 // upstream returns the configuration of s, with variables in the place of secrets.
 func (im *Importer) upstream(key string, s server) object {
 	hide := func(text, name string, always bool) string {
@@ -452,15 +455,17 @@ func (im *Importer) variable(key, name, text string) string {
 	}
 }
 
-// Secrets returns the texts in the servers of both versions of the file that Import would hide.
-func (c *Change) Secrets(secret func(text string) bool) []string {
-	im := &Importer{Values: map[string]string{}, Secret: secret}
-	for _, text := range [][]byte{c.Before, c.After} {
-		all, _ := c.host.servers(text, func(string) bool { return true }) // they were read before
-		for _, l := range all {
-			im.upstream("", spelled(l.fields))
+// Diff returns the unified diff of two texts of the configuration, without the secrets of upstreams.
+func (im *Importer) Diff(file string, before, after []byte) (string, error) {
+	return diffOf(file, before, after, func(text []byte) ([]byte, error) {
+		names, err := yamlSyntax{}.names(text, []string{"upstreams"})
+		if err != nil {
+			return nil, err
 		}
-	}
-	maps.DeleteFunc(im.Values, func(_, v string) bool { return strings.HasPrefix(hostVariable.FindString(v), "{") })
-	return slices.Collect(maps.Values(im.Values))
+		var upstreams []entry
+		for _, name := range names {
+			upstreams = append(upstreams, entry{"upstreams", name})
+		}
+		return redactor{secret: im.Secret}.file(yamlSyntax{}, text, upstreams)
+	})
 }

@@ -220,6 +220,10 @@ func TestEdits(t *testing.T) {
 			if names, _ := h.syntax.names(after, h.table()); err != nil || !slices.Equal(names, append(servers, Entry)) {
 				t.Fatalf("%s, seed %d: %v, names %q of\n%s", h.Name, seed, err, names, after)
 			}
+			c := Change{File: "f", Before: before, After: after, host: h}
+			if text, err := c.Diff(func(string) bool { return false }); err != nil || !strings.Contains(text, Entry) {
+				t.Fatalf("%s, seed %d: %v, the difference\n%s\nof\n%s", h.Name, seed, err, text, after)
+			}
 		}
 	}
 }
@@ -265,8 +269,12 @@ func FuzzConnect(f *testing.F) {
 			t.Fatal(err)
 		}
 		after, err := h.syntax.set([]byte(text), h.table(), Entry, e)
-		if err != nil || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, map[string]object{Entry: e}) != nil {
+		if err != nil || strings.Contains(text, "fold") || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, map[string]object{Entry: e}) != nil {
 			return
+		}
+		r := redactor{secret: func(string) bool { return true }, host: true}
+		if shown, err := r.file(h.syntax, after, []entry{h.own()}); err != nil || bytes.Contains(shown, []byte("fold gate")) {
+			t.Fatalf("%v, an argument is shown:\n%s", err, shown)
 		}
 		names, err := h.syntax.names(after, h.table())
 		if err != nil || !slices.Contains(names, Entry) {

@@ -1,0 +1,108 @@
+package hosts
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/foldgate/foldgate/internal/hosts/spelling"
+)
+
+// redactor writes servers for people to read: without their secrets, as foldgate spells them. What
+// a file says beside the values, such as comments, is not there.
+type redactor struct {
+	secret func(text string) bool
+	host   bool // a host's file: every environment variable counts as a secret
+	found  bool // a secret, in this server
+}
+
+// file returns the text of a file with its servers redacted. foldgate's entry and upstreams stay as
+// they are if they have no secret.
+func (r redactor) file(s syntax, text []byte, servers []entry) ([]byte, error) {
+	all, err := s.decode(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range servers {
+		r.found = r.host && e.name() != Entry
+		shown, _ := r.value(nil, "", lookup(all, e.table())[e.name()]).(object)
+		if !r.found {
+			continue
+		}
+		if text, err = s.set(text, e.table(), e.name(), shown); err != nil {
+			return nil, err
+		}
+	}
+	return text, nil
+}
+
+// value returns the value at path of a server, after another one of its list.
+func (r *redactor) value(path []string, before string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		var o object
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			o = append(o, field{key, r.value(append(path[:len(path):len(path)], key), "", v[key])})
+		}
+		return o
+	case []any:
+		list := []string{}
+		for _, item := range v {
+			list = append(list, fmt.Sprint(r.value(path, before, item)))
+			before = fmt.Sprint(item)
+		}
+		return list
+	case nil, bool:
+		return v
+	}
+	text := fmt.Sprint(v)
+	if r.hides(path, before, text) {
+		r.found = true
+		return "[REDACTED]"
+	}
+	switch v.(type) {
+	case int64, uint64, json.Number:
+		return v
+	}
+	return text
+}
+
+// words match the names of values that are secret.
+const words = `token|key|secret|passw|passphrase|pwd|auth|credential|cookie|session|bearer|dsn|connection_?string|(?:^|[_-])(?:pat|pass)(?:$|[^a-z])`
+
+var (
+	telling = regexp.MustCompile(`(?i)` + words)
+	// assigned matches a name with its value, and a password of an address.
+	assigned = regexp.MustCompile(`(?i)(?:` + words + `)[\w-]*["']?\s*[=:]\s*[^\s/]|://[^/\s]*@`)
+	// filled matches what a host fills in.
+	filled = regexp.MustCompile(`(?i)^(?:bearer|basic|token) +(\$?\{)|\$\{(?:(?:env:)?[a-z_]\w*|input:[\w-]+)\}|\{env:\w+\}`)
+)
+
+// hides reports whether a text of a server is a secret.
+func (r *redactor) hides(path []string, before, text string) bool {
+	variable := variableName.MatchString(text)
+	text = filled.ReplaceAllString(filled.ReplaceAllString(text, "$1"), "")
+	if text == "" {
+		return false
+	}
+	name := ""
+	for i, key := range path {
+		means := spelling.Keys[key]
+		switch {
+		case i > 0 || means == "":
+			if telling.MatchString(key) {
+				return true
+			}
+		case means == "headers", means == "env" && r.host:
+			return true
+		case means == "variable", means == "keyring":
+			return !variable || r.secret(text)
+		}
+		name = key
+	}
+	flag := strings.HasPrefix(before, "-") && !strings.Contains(before, "=") && telling.MatchString(strings.TrimLeft(before, "-"))
+	return flag || assigned.MatchString(text) || r.secret(text) || r.secret(name+"="+text)
+}
