@@ -38,7 +38,9 @@ const (
 	// eventTTL is how long an ended stream can still be resumed.
 	eventTTL = 5 * time.Minute
 	// lastConnections is how long a replica that turns new connections away still accepts those that are
-	// being made, and lastRequests how long it then takes the requests of connections that are open.
+	// being made, and takes requests of all that are open. lastRequests is how long it then waits for the
+	// first request of a connection, and for replies. Connections that have had a reply and wait for
+	// another request are closed at once: a request that is under way on one fails.
 	lastConnections = 250 * time.Millisecond
 	lastRequests    = time.Second
 	// ioTimeout is the longest that a request, or writeChunk of a reply, may take.
@@ -163,7 +165,7 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 	_ = ln.Close() // no new connections while calls finish
 	if srv.opts.Replicas != nil {
 		last, cancel := context.WithTimeout(limit, lastRequests)
-		_ = hs.Shutdown(last) // connections without a call end sooner
+		_ = hs.Shutdown(last)
 		cancel()
 	}
 	if srv.Shutdown(limit) != nil {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -652,6 +654,56 @@ func TestRollingRestart(t *testing.T) {
 				r.output("trace", "verify")
 			}
 		})
+	}
+}
+
+// A replica that stops goes on to answer over a connection that a balancer keeps open, and says that it closes
+// it. One that waits for a request is closed at the end, without a reset.
+func TestKeptConnectionsOfAStop(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 2, userPrincipals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
+	r := f.all[0]
+	dial := func() (net.Conn, *bufio.Reader) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+r.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c, bufio.NewReader(c)
+	}
+	closes := func(c net.Conn, in *bufio.Reader) bool {
+		t.Helper()
+		body := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+		_, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s", userToken(0), len(body), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(in, nil)
+		if err == nil {
+			_, err = io.Copy(io.Discard, res.Body)
+		}
+		if err != nil {
+			t.Fatalf("a request over a connection that is kept: %v", err)
+		}
+		return res.Close
+	}
+	used, usedIn := dial()
+	idle, idleIn := dial()
+	if closes(used, usedIn) || closes(idle, idleIn) {
+		t.Fatal("a replica that runs closes a connection after a reply")
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.terminate()
+	}()
+	t.Cleanup(func() { <-stopped })
+	for !closes(used, usedIn) { // until it has the signal
+	}
+	for name, in := range map[string]*bufio.Reader{"used": usedIn, "idle": idleIn} {
+		if _, err := in.ReadByte(); err != io.EOF {
+			t.Errorf("the %s connection ends with %v, want EOF", name, err)
+		}
 	}
 }
 
