@@ -118,7 +118,8 @@ func isRow(text string, at int, value span) bool {
 
 // appendTables appends the columns with secrets of the tables in whose headers names match.
 func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
-	table, columns := -1, -1 // the end of the last one, or of a line that begins none
+	table, columns := -1, -1      // the end of the last one, or of a line that begins none
+	var runs [len(separators)]run // by separator
 	for _, n := range names {
 		if n.Start <= min(table, columns) {
 			continue
@@ -126,7 +127,7 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 		header := lineAt(text, strings.LastIndexByte(text[:n.Start], '\n')+1)
 		err := x.limit.spend(header.End - header.Start)
 		if err == nil && n.Start > table {
-			all, table, err = x.appendTable(all, text, header)
+			all, table, err = x.appendTable(all, text, header, &runs)
 		}
 		if err == nil && n.Start > columns {
 			all, columns, err = x.appendColumns(all, text, header)
@@ -216,14 +217,21 @@ const leastRepeated = 4
 
 // appendTable appends the columns with secrets of the table with a header, and returns the end of the
 // table, or of the line if there is none.
-func (x *examination) appendTable(all []decoded, text string, header span) ([]decoded, int, error) {
+func (x *examination) appendTable(all []decoded, text string, header span, runs *[len(separators)]run) ([]decoded, int, error) {
 	below := lineAt(text, min(header.End+1, len(text)))
-	for _, separator := range []byte("|\t;,") {
+	for i := range separators {
+		separator, r := separators[i], &runs[i]
+		if header.Start >= r.end {
+			r.headers = 0
+		}
 		in := func(line span) bool { return strings.IndexByte(text[line.Start:line.End], separator) >= 0 }
 		if !in(header) || !in(below) && (separator != '|' || strings.IndexByte(text[below.Start:below.End], '+') < 0) {
 			continue // psql rules with +
 		}
-		more, end, err := x.appendCellsBelow(all, text, header, separator)
+		if r.headers == maxHeaders {
+			continue
+		}
+		more, end, err := x.appendCellsBelow(all, text, header, separator, r)
 		if err != nil || len(more) > len(all) {
 			return more, end, err
 		}
@@ -231,8 +239,20 @@ func (x *examination) appendTable(all []decoded, text string, header span) ([]de
 	return all, header.End, nil
 }
 
+// separators are those of cells. A line is cut at the first one that makes it a header.
+const separators = "|\t;,"
+
+// A run is lines with as many cells. Each of them with the name of a secret may be a header, with all lines
+// below as its rows. So that the time is linear, only maxHeaders of them are.
+type run struct {
+	end     int // of the last run: the start of the line that ended it
+	headers int // that were tried
+}
+
+const maxHeaders = 8
+
 // appendCellsBelow is appendTable for one header and separator. The rows have as many cells as the header.
-func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte) ([]decoded, int, error) {
+func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte, r *run) ([]decoded, int, error) {
 	line := text[header.Start:header.End]
 	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
 	if end := strings.TrimRight(line, " \t\r"); (separator == ',' || separator == ';') &&
@@ -261,6 +281,8 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 	found := x.cells[:0]
 	rows := 0
 	var repeated []int // by cell: rows with the same one as the first line
+	r.headers++
+	r.end = len(text)
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
 		if err := x.limit.spend(line.End - line.Start); err != nil {
@@ -272,6 +294,7 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 			if strings.Trim(text[line.Start:line.End], "-+=:| \r") == "" {
 				continue // a ruled line
 			}
+			r.end = line.Start
 			break
 		}
 		if rows++; rows == 1 {

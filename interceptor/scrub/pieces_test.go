@@ -165,6 +165,7 @@ func TestNamesAndValues(t *testing.T) {
 		"below a word":      "The key, (see below):\npassword: [\"VALUE\", \"x\"]\n",
 		"element, word":     "set key; <NAME>VALUE</NAME>\nok, done\n",
 		"cells after a key": "| key | what (see docs) | NAME | VALUE |\n| a |\n",
+		"titles above":      strings.Repeat("API keys,2026,\n", 3) + ",id,NAME\n,1,VALUE\n",
 		"row below a word":  "It takes an api_key\nNAME  VALUE\n",
 		"row below columns": "NAME   secret_key\nNAME   VALUE\n",
 	}

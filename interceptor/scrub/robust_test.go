@@ -92,6 +92,8 @@ func TestHostileTextIsLinear(t *testing.T) {
 		"url": "https://a:", "escapes": `\"`, "percent": "%41", "zero width": "\u200b", "base64": "QUJDREVGR0hJSktMTU5PUA== ",
 		"jwt without an end": "eyA", "signs": "token: ", "names": "api_key_auth_",
 		"kubernetes": "kind: secret data: ", "carriage returns": "key=A1b2C3d4E5f6\r", "kelvin": "\u212aey=",
+		"ctags": "ssh_key_new\tsrc/k.c\t/^ssh_key_new(void)$/;\"\tf\n", "a log": "Invalid token, retrying\n",
+		"an index": "a_key\tk.c\t/^a(void)$/\nb_key\tk.c\t/^b(void)$/\n", "cells": "token,x,\n,key y,z\n",
 	} {
 		steps := func(n int) int64 {
 			x := s.begin(context.Background())
