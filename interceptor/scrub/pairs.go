@@ -66,8 +66,9 @@ func appendPairs(all []decoded, text string, at int, value span) []decoded {
 	edits := []edit{{span{name, value.Start}, `": "`}}
 	end := edit{span{value.End, value.End}, "\"\n"}
 	all = append(all, apply(text, span{at, value.End}, append(edits[:1:1], end)))
-	indent := text[strings.LastIndexByte(text[:value.Start], '\n')+1 : value.Start]
-	if indent == "" || strings.Trim(indent, " ") != "" || !strings.ContainsAny(text[name:value.Start], "|>") {
+	between := text[name:value.Start]
+	indent := between[len(strings.TrimRight(between, " ")):]
+	if indent == "" || !strings.HasSuffix(between, "\n"+indent) || !strings.ContainsAny(between, "|>") {
 		return all
 	}
 	for {
@@ -92,10 +93,11 @@ func appendPairs(all []decoded, text string, at int, value span) []decoded {
 }
 
 // isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
-// without a header.
+// without a header. Of a long line it looks at the part around them.
 func isRow(text string, at int, value span) bool {
-	from := strings.LastIndexByte(text[:at], '\n') + 1
-	before, after := text[max(from, at-maxName*4):at], text[value.End:lineAt(text, value.End).End]
+	before := text[max(0, at-maxName*4):at]
+	before = before[strings.LastIndexByte(before, '\n')+1:]
+	after, _, _ := strings.Cut(text[value.End:min(value.End+maxHeader, len(text))], "\n")
 	separator := string(text[value.Start-1])
 	if separator == " " {
 		separator = "  "

@@ -56,9 +56,9 @@ func TestRatioOfManySecrets(t *testing.T) {
 	t.Logf("%.1f times the time of its parts", r)
 }
 
-// TestRatioOfALongWord: a long word, which some expressions take whole, costs about what the same
-// letters cost in lines.
-func TestRatioOfALongWord(t *testing.T) {
+// TestRatioOfALongLine: a long word, which some expressions take whole, costs about what the same
+// letters cost in lines, and so do names and values in one line.
+func TestRatioOfALongLine(t *testing.T) {
 	const most = 4.
 	s := newScrubber(t, Options{Timeout: time.Minute})
 	text := func(in string) func() {
@@ -76,6 +76,15 @@ func TestRatioOfALongWord(t *testing.T) {
 			t.Errorf("a word after %q takes %.1f times the time of its parts in lines, want at most %.0f", before, r, most)
 		}
 		t.Logf("after %q: %.1f times", before, r)
+	}
+	for _, pair := range []string{`{"name":"A_KEY","value":"VALUE"}, `, "A_KEY|VALUE|", "A_KEY\tVALUE\t", "3  A_KEY  VALUE  "} {
+		pair = strings.Replace(pair, "VALUE", token(2, "", 14), 1)
+		n := size / 2 / len(pair)
+		r := cputime.Ratio(1, text(strings.Repeat(pair, n)), text(strings.Repeat(strings.TrimSpace(pair)+"\n", n)))
+		if r > most {
+			t.Errorf("%q in one line takes %.1f times the time of its parts in lines, want at most %.0f", pair, r, most)
+		}
+		t.Logf("%q: %.1f times", pair, r)
 	}
 }
 
