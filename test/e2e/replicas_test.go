@@ -700,6 +700,9 @@ func TestKeptConnectionsOfAStop(t *testing.T) {
 	t.Cleanup(func() { <-stopped })
 	for !closes(used, usedIn) { // until it has the signal
 	}
+	if !closes(dial()) { // it still listens, or dial fails
+		t.Error("a replica that stops keeps a new connection open after its reply")
+	}
 	for name, in := range map[string]*bufio.Reader{"used": usedIn, "idle": idleIn} {
 		if _, err := in.ReadByte(); err != io.EOF {
 			t.Errorf("the %s connection ends with %v, want EOF", name, err)
