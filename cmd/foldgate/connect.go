@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,18 +53,26 @@ The host starts foldgate with the configuration file. If that has listen, or wit
   foldgate connect lm-studio --print`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
+			all, err := f.hosts(names)
+			if err != nil {
+				return err
+			}
 			s, err := f.server(cmd)
 			if err != nil {
 				return err
 			}
-			return f.each(names, func(h hosts.Host) error {
-				if f.print {
+			if f.print {
+				for _, h := range all {
 					text, err := h.Print(s)
-					if err == nil {
-						_, err = io.WriteString(cmd.OutOrStdout(), text)
+					if err != nil {
+						return err
 					}
-					return err
+					fmt.Fprint(cmd.OutOrStdout(), text)
 				}
+				return nil
+			}
+			var plan []planned
+			for _, h := range all {
 				file, err := f.file(h)
 				if err != nil {
 					return err
@@ -71,21 +81,16 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 				if err != nil {
 					return err
 				}
-				var agent *hosts.Change
+				plan = append(plan, planned{h, c, "connected", h.Restart})
 				if f.agent {
-					if agent, err = f.subagent(h, false); err != nil {
+					agent, err := f.subagent(h, false)
+					if err != nil {
 						return err
 					}
+					plan = append(plan, planned{h, agent, "given the subagent", ""})
 				}
-				done, err := f.change(cmd, h, c, "connected")
-				if err == nil && f.agent {
-					_, err = f.change(cmd, h, agent, "given the subagent")
-				}
-				if done {
-					fmt.Fprintln(cmd.OutOrStdout(), h.Restart)
-				}
-				return err
-			})
+			}
+			return f.apply(cmd, plan)
 		},
 	}
 	f.add(cmd)
@@ -108,7 +113,12 @@ connect has installed is removed, unless its file has changed.`,
 		Example: "  foldgate disconnect claude-code",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return f.each(names, func(h hosts.Host) error {
+			all, err := f.hosts(names)
+			if err != nil {
+				return err
+			}
+			var plan []planned
+			for _, h := range all {
 				file, err := f.file(h)
 				if err != nil {
 					return err
@@ -117,15 +127,16 @@ connect has installed is removed, unless its file has changed.`,
 				if err != nil {
 					return err
 				}
-				done, err := f.change(cmd, h, c, "disconnected")
-				if done && !c.Exact {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s had changed since connect: only foldgate's entry was taken out.\n", file)
+				note := ""
+				if !c.Exact {
+					note = file + " had changed since connect: only foldgate's entry was taken out."
 				}
-				if agent, none := f.subagent(h, true); err == nil && none == nil && !agent.Empty() {
-					_, err = f.change(cmd, h, agent, "without the subagent")
+				plan = append(plan, planned{h, c, "disconnected", note})
+				if agent, err := f.subagent(h, true); err == nil && !agent.Empty() {
+					plan = append(plan, planned{h, agent, "without the subagent", ""})
 				}
-				return err
-			})
+			}
+			return f.apply(cmd, plan)
 		},
 	}
 	f.add(cmd)
@@ -144,21 +155,21 @@ func hostNames() string {
 	return strings.Join(names[:len(names)/2], ", ") + ",\n" + strings.Join(names[len(names)/2:], ", ")
 }
 
-// each does the same for every host that is named, and stops at the first error.
-func (f *hostFlags) each(names []string, do func(hosts.Host) error) error {
-	for _, name := range names {
+// hosts returns the hosts of these names, each once.
+func (f *hostFlags) hosts(names []string) (all []hosts.Host, err error) {
+	for i, name := range names {
 		h, err := hosts.Find(name)
+		if err != nil && !f.print {
+			return nil, usageError{fmt.Errorf("%w%s", err, didYouMean(name, hosts.Names(), ""))}
+		}
 		if err != nil {
-			if !f.print {
-				return usageError{fmt.Errorf("%w%s", err, didYouMean(name, hosts.Names(), ""))}
-			}
 			h = hosts.Other(name)
 		}
-		if err := do(h); err != nil {
-			return err
+		if !slices.Contains(names[:i], name) {
+			all = append(all, h)
 		}
 	}
-	return nil
+	return all, nil
 }
 
 // dir returns the directory of the project, "" for the user.
@@ -198,6 +209,9 @@ func (f *hostFlags) subagent(h hosts.Host, remove bool) (*hosts.Change, error) {
 // server returns what a host is to start or to call.
 func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if f.url != "" {
+		if u, err := url.Parse(f.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return hosts.Server{}, usageError{errors.New("--url must be an http or https address, such as http://127.0.0.1:8787/mcp")}
+		}
 		return hosts.Server{URL: f.url, TokenVariable: f.token}, nil
 	}
 	file, err := f.configuration()
@@ -276,6 +290,28 @@ func self() (string, error) {
 		}
 	}
 	return exe, nil
+}
+
+// planned is a change of a host's file that was found possible.
+type planned struct {
+	host   hosts.Host
+	change *hosts.Change
+	verb   string
+	note   string // to be printed after it
+}
+
+// apply shows each change, asks, and writes it.
+func (f *hostFlags) apply(cmd *cobra.Command, plan []planned) error {
+	for _, p := range plan {
+		done, err := f.change(cmd, p.host, p.change, p.verb)
+		if err != nil {
+			return err
+		}
+		if done && p.note != "" {
+			fmt.Fprintln(cmd.OutOrStdout(), p.note)
+		}
+	}
+	return nil
 }
 
 // change shows the change of a host's file, asks, and writes it.

@@ -58,6 +58,28 @@ func TestConnectCommands(t *testing.T) {
 			t.Errorf("tools %s: %s", tools, entry)
 		}
 	}
+	// Nothing is changed before all is known to be possible.
+	t.Chdir(home)
+	elsewhere := filepath.Join(home, "none.yaml")
+	for command, want := range map[string]string{
+		"connect claude-code nonesuch --yes --config " + file:           "nonesuch",
+		"disconnect claude-code nonesuch --yes --config " + file:        "nonesuch",
+		"import claude-cod --yes --config " + elsewhere:                 "claude-code",
+		"connect claude-cod --config " + elsewhere:                      "did you mean claude-code",
+		"connect claude-code windsurf --project --yes --config " + file: "Windsurf has no file of a project",
+		"connect claude-code codex --subagent --yes --config " + file:   "no subagent for Codex",
+		"connect claude-code --yes --url ftp://x.example":               "http or https",
+		"connect claude-code --yes --url 127.0.0.1:8787":                "http or https",
+		"connect claude-code --yes --url https:///mcp":                  "http or https",
+	} {
+		if _, errOut, code := runs(t, strings.Fields(command)...); code != exitUsage || !strings.Contains(errOut, want) || content() != before {
+			t.Errorf("%s: code %d, %s, the file:\n%s", command, code, errOut, content())
+		}
+	}
+	if _, err := os.Stat(".mcp.json"); err == nil {
+		t.Error("the project is connected")
+	}
+	says(t, succeeds(t, file, "connect", "claude-code", "claude-code", "--yes"), `Claude Code is connected`)
 	if _, errOut, code := runs(t, "connect", "someone", "--config", file); code != exitUsage || !strings.Contains(errOut, "opencode") {
 		t.Errorf("an unknown host: code %d, %s", code, errOut)
 	}

@@ -46,6 +46,10 @@ It shows all changes and asks first. foldgate disconnect brings the servers back
 
 // importAll plans the changes of all files, shows them, asks, and writes them.
 func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
+	all, err := f.hosts(names)
+	if err != nil {
+		return err
+	}
 	target, s, err := f.target(cmd)
 	if err != nil {
 		return err
@@ -64,7 +68,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	out := cmd.OutOrStdout()
 	var changes []*hosts.Change
 	var restart []string
-	err = f.each(names, func(h hosts.Host) error {
+	for _, h := range all {
 		file, err := f.file(h)
 		if err != nil {
 			return err
@@ -79,13 +83,12 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 			fmt.Fprintln(out, "  "+outcome(h, in))
 		}
 		c, err := h.Connect(file, s, servers)
-		if err == nil && !c.Empty() {
+		if err != nil {
+			return err
+		}
+		if !c.Empty() {
 			changes, restart = append(changes, c), append(restart, h.Restart)
 		}
-		return err
-	})
-	if err != nil {
-		return err
 	}
 	text, added := target.with(im)
 	if len(changes) == 0 && bytes.Equal(text, target.text) {
