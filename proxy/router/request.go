@@ -439,13 +439,16 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	st := rt.Settings()
 	owners := st.Servers
 	c.Target.Metered = true // a model may read the answer
-	var t task              // that the call names
-	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
-		if rt.Tools.HasTask(c, id) {
+	own := st.Config.LLM.Runs() && strings.HasPrefix(c.Target.Method, "tasks/")
+	var t task // that the call names
+	id, named := rawjson.GetString(c.Target.Params, "taskId")
+	if named {
+		t = r.s.tasks.task(id)
+		// No server is asked for the task of a branch that is gone or another principal's.
+		if rt.Tools.HasTask(c, id) || own && t.server == "" && folding.IsBranchID(id) {
 			c.Target.Name, c.Target.Control = "branch_create", true
 			return (*request).answerBranchTask
 		}
-		t = r.s.tasks.task(id)
 		if one := st.One(t.server); one != nil {
 			owners = one
 		}
@@ -461,7 +464,6 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 		// Over a connection of everyone a host could ask for the tasks of another principal.
 		return srv.Builtin() || srv.Everyone() && strings.HasPrefix(c.Target.Method, "tasks/") && t.server != srv.Key
 	})
-	own := st.Config.LLM.Runs() && strings.HasPrefix(c.Target.Method, "tasks/")
 	switch {
 	case own && c.Target.Method == "tasks/list" && !r.s.Era.TypedResults:
 		if len(owners) > 0 {
@@ -470,8 +472,8 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 		return (*request).answerTaskList
 	case len(owners) > 0:
 		return r.toServers(c, owners)
-	case own && r.s.Era.Has(c.Target.Method):
-		return refuse(invalidParams("Unknown task: it is over, or was never made"))
+	case own && named:
+		return (*request).answerBranchTask
 	}
 	return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
 }

@@ -38,7 +38,7 @@ func TestTasksAreBounded(t *testing.T) {
 func TestTaskIsOpenUntilItsResult(t *testing.T) {
 	for name, k := range map[string]struct {
 		results []string
-		fetched bool
+		fetched bool // and looked at again
 		want    bool
 	}{
 		"working":                 {[]string{`{"taskId":"t","status":"working"}`}, false, true},
@@ -59,6 +59,7 @@ func TestTaskIsOpenUntilItsResult(t *testing.T) {
 		}
 		if k.fetched {
 			note("tasks/result", `{"content":[]}`)
+			note("tasks/get", `{"taskId":"t","status":"completed"}`)
 		}
 		if ts.open("up") != k.want || ts.open("") != k.want {
 			t.Errorf("%s: open = %v, want %v", name, ts.open("up"), k.want)

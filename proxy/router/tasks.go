@@ -12,15 +12,15 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 type task struct {
 	server string // its key
 	tool   string
-	branch string // id of the branch that pays for the result; "" in main
-	// until is when its server may forget it. It is zero once the task is over: cancelled, or the host has
-	// its result.
-	until time.Time
+	branch string    // id of the branch that pays for the result; "" in main
+	until  time.Time // when its server may forget it
+	over   bool      // it is cancelled, or the host has its result
 }
 
 // maxTaskTTL is how long an open task keeps the connection to its server open, and its group.
@@ -48,7 +48,7 @@ func (ts *tasks) open(server string) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for _, t := range ts.byID {
-		if (t.server == server || server == "") && time.Now().Before(t.until) {
+		if (t.server == server || server == "") && !t.over && time.Now().Before(t.until) {
 			return true
 		}
 	}
@@ -88,22 +88,22 @@ func (ts *tasks) note(result []byte, c *interceptor.Call) {
 		ts.ids = append(ts.ids, id)
 	}
 	if t.server = c.Target.Server; c.Target.Method == "tools/call" {
-		if t.tool = c.Target.Name; c.Attribution.Branch != nil {
+		if t.tool, t.over = c.Target.Name, false; c.Attribution.Branch != nil {
 			t.branch = c.Attribution.Branch.ID
 		}
 	}
 	if ts.byID == nil {
 		ts.byID = map[string]task{}
 	}
-	t.until = time.Time{}
 	_, answered := rawjson.Get(described, "result") // of a modern server
 	_, refused := rawjson.Get(described, "error")
-	if status, _ := rawjson.GetString(described, "status"); !answered && !refused && status != "cancelled" {
-		t.until = time.Now().Add(maxTaskTTL)
-		ttl, _ := rawjson.Get(described, "ttl") // in milliseconds; null for ever
-		if ms, err := strconv.Atoi(string(ttl)); err == nil && ms < int(maxTaskTTL.Milliseconds()) {
-			t.until = time.Now().Add(time.Duration(ms) * time.Millisecond)
-		}
+	if status, _ := rawjson.GetString(described, "status"); answered || refused || status == "cancelled" {
+		t.over = true
+	}
+	t.until = time.Now().Add(maxTaskTTL)
+	ttl, _ := rawjson.Get(described, "ttl") // in milliseconds; null for ever
+	if ms, err := strconv.Atoi(string(ttl)); err == nil && ms < int(maxTaskTTL.Milliseconds()) {
+		t.until = time.Now().Add(time.Duration(ms) * time.Millisecond)
 	}
 	ts.byID[id] = t
 }
@@ -113,7 +113,7 @@ func (ts *tasks) over(id string) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if t, known := ts.byID[id]; known {
-		t.until = time.Time{}
+		t.over = true
 		ts.byID[id] = t
 	}
 }
@@ -129,16 +129,18 @@ func (r *request) answerBranchTask(ctx context.Context, c *interceptor.Call) (*i
 
 // answerTaskList serves tasks/list. The first page has foldgate's own tasks before those of a server.
 func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	none := &interceptor.Result{Body: []byte(`{"tasks":[]}`)}
-	res, err := none, error(nil)
+	res := &interceptor.Result{Body: []byte(`{"tasks":[]}`)}
 	if len(r.servers) > 0 {
-		res, err = r.askServers(ctx, c)
+		asked, err := r.askServers(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if wire.ErrorCode(asked.Error) != wire.CodeMethodNotFound { // else no server has tasks
+			res = asked
+		}
 	}
-	if _, later := rawjson.GetString(c.Target.Params, "cursor"); later {
-		return res, err
-	}
-	if err != nil || res.Error != nil { // no server has tasks
-		res = none
+	if _, later := rawjson.GetString(c.Target.Params, "cursor"); later || res.Error != nil {
+		return res, nil
 	}
 	all := r.s.rt.Tools.Tasks(c)
 	listed, _ := rawjson.Get(res.Body, "tasks")

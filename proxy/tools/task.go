@@ -102,20 +102,28 @@ func (t *Tools) task(c *interceptor.Call, id string) *task {
 // HasTask reports whether an id is that of a task of foldgate's own that the caller may see.
 func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, id) != nil }
 
+// taskMethods are those of foldgate's own tasks, beside tasks/list.
+func taskMethods(modern bool) []string {
+	if modern {
+		return []string{interceptor.MethodTaskGet, "tasks/cancel", "tasks/update"}
+	}
+	return []string{interceptor.MethodTaskGet, "tasks/cancel", interceptor.MethodTaskResult}
+}
+
 // Task serves a request about such a task.
 func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	id, _ := rawjson.GetString(r.Params, "taskId")
 	k, modern := t.task(r.Call, id), typed(r.Call)
 	switch {
-	case k == nil:
-		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over, and its result is no longer kept"}
+	case !slices.Contains(taskMethods(modern), r.Method):
+		return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
+	case k == nil: // the same if it is another principal's
+		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}
 	case r.Method == interceptor.MethodTaskGet && modern && k.over():
 		return wire.Message{Result: rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result")}, nil
 	case r.Method == interceptor.MethodTaskGet:
 		return wire.Message{Result: k.state(modern)}, nil
-	case r.Method == "tasks/update" && modern: // it never asks for input
-		return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
-	case r.Method == interceptor.MethodTaskResult && !modern:
+	case r.Method == interceptor.MethodTaskResult:
 		if k.agent != nil {
 			if err := waitFor(ctx, r, []*agent{k.agent}, forever); err != nil {
 				return wire.Message{}, err
@@ -130,7 +138,7 @@ func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 		}
 		return wire.Message{Result: k.state(false)}, nil
 	}
-	return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
+	return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil // tasks/update: it never asks for input
 }
 
 // ttl is how long the task is kept: as long as its branch can last, and then as long as other answers.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -59,6 +60,12 @@ func TestRunAsTask(t *testing.T) {
 					<-turn
 					return llmstub.Reply{Calls: []llmstub.Call{reading("src/scan.go")}}, nil
 				}, returns("it is in a.go, with "+secret)))
+			record := recordFile(t) // of a server that has every task it is asked for
+			text, err := os.ReadFile(g.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, g.config, strings.Replace(string(text), "upstreams:\n", fakeConfig(record, ""), 1))
 			url := g.http()
 			c := mcpclient.HTTP(url, era, "Authorization", "Bearer "+tokenOf["alice"])
 			c.Capabilities = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
@@ -137,7 +144,7 @@ func TestRunAsTask(t *testing.T) {
 				if m := call(t, bob, ctx, "tasks/list", `{}`); string(m.Result) != `{"tasks":[]}` {
 					t.Errorf("tasks/list of another principal = %s", m.Result)
 				}
-				if m, err := c.Call(ctx, "tasks/get", `{"taskId":"none"}`); err != nil || !strings.Contains(string(m.Error), "-32602") {
+				if m, err := c.Call(ctx, "tasks/get", `{"taskId":"br_00000000-0000-4000-8000-000000000001"}`); err != nil || !strings.Contains(string(m.Error), "-32602") {
 					t.Errorf("an unknown task: %s, %v", m.Error, err)
 				}
 			} else {
@@ -184,6 +191,11 @@ func TestRunAsTask(t *testing.T) {
 			}
 			g.stop()
 			g.keepsSecret(secret, c.Received())
+			for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"} {
+				if got := recordedMethod(t, record, method); len(got) > 0 {
+					t.Errorf("the server was asked for tasks of branches: %s", got)
+				}
+			}
 			fetched := 0
 			for _, r := range g.trace() {
 				if strings.HasPrefix(r.Kind, "mcp/response:tasks/") && r.Audit.Tool == "branch_create" && r.Audit.Principal == "alice" && strings.Contains(string(r.Payload), "it is in a.go") {
