@@ -213,8 +213,7 @@ const (
 // The first line of a table can be a row with the name of a package such as passwd or base-passwd. It is
 // one if it has a path, number, version or date, or if its cells recur below: in leastRepeated rows, and in
 // that part of all. Other names of secrets name a column, but in a line with signs that few names of columns
-// have: it is a row, as of an index, if its cells recur in leastRepeated rows (a path recurs in any path), and
-// code if it is indented or its end has a sign of code.
+// have: it is a row, as of an index, if its cells recur as often (a path recurs in any path), and maybe code.
 const leastRepeated = 4
 
 // appendTable appends the columns with secrets of the table with a header, and returns the end of the
@@ -257,9 +256,8 @@ const maxHeaders = 8
 func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte, r *run) ([]decoded, int, error) {
 	line := text[header.Start:header.End]
 	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
-	if end := strings.TrimRight(line, " \t\r"); (separator == ',' || separator == ';') &&
-		(line[0] == '\t' || signs && (line[0] == ' ' || strings.IndexByte(",;([{", end[len(end)-1]) >= 0)) {
-		return all, header.End, nil // code
+	if (separator == ',' || separator == ';') && (line[0] == '\t' || signs && isCode(text, header, separator)) {
+		return all, header.End, nil
 	}
 	x.spans = appendCells(x.spans[:0], text, header, separator)
 	names := x.spans
@@ -321,12 +319,25 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 	if x.cells = found; len(found) == 0 {
 		return all, header.End, nil
 	}
-	most := slices.Max(repeated)
-	if row && most >= max(rows/leastRepeated, leastRepeated) || signs && most >= leastRepeated {
+	if (row || signs) && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
 		return all, header.End, nil
 	}
 	end := found[len(found)-1].value.End
 	return append(all, fromCells(text, found)), end, nil
+}
+
+// isCode reports whether a line with signs is indented, or has a sign of code at its end, and the line below
+// is not alike, as the rows of an indented table or of one with open cells at the end are.
+func isCode(text string, line span, separator byte) bool {
+	ends := func(line span) (indent, end string) {
+		rest := strings.TrimLeft(text[line.Start:line.End], " ")
+		indent = text[line.Start : line.End-len(rest)]
+		rest = strings.TrimRight(rest, " \t\r")
+		return indent, rest[len(strings.TrimRight(rest, ",;([{")):]
+	}
+	indent, end := ends(line)
+	below, endBelow := ends(lineAt(text, min(line.End+1, len(text))))
+	return indent+end != "" && (indent != below || (end == "") != (endBelow == "") || strings.Trim(end, string(separator)) != "")
 }
 
 // A cell is a value of a table, and the name of its column.

@@ -166,6 +166,9 @@ func TestNamesAndValues(t *testing.T) {
 		"element, word":     "set key; <NAME>VALUE</NAME>\nok, done\n",
 		"cells after a key": "| key | what (see docs) | NAME | VALUE |\n| a |\n",
 		"titles above":      strings.Repeat("API keys,2026,\n", 3) + ",id,NAME\n,1,VALUE\n",
+		"open cells":        "Price ($),NAME,,\n3,VALUE,,\n",
+		"indented cells":    " size (kB),NAME\n 1,VALUE\n",
+		"cells recur":       "#,NAME,active\n" + strings.Repeat("1,x1,no\n", 40) + strings.Repeat("2,y2,active\n", 5) + "3,VALUE,active\n",
 		"row below a word":  "It takes an api_key\nNAME  VALUE\n",
 		"row below columns": "NAME   secret_key\nNAME   VALUE\n",
 	}

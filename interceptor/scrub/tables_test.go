@@ -56,6 +56,10 @@ func TestTables(t *testing.T) {
 	forms := map[string]func(rows [][]string) string{
 		"CSV": line(","), "CSV, blank": line(", "), "semicolons": line(";"), "TSV": line("\t"),
 		"Markdown": piped("---"), "pipes": line("|"), "psql": line(" | "),
+		"CSV, open": func(rows [][]string) string { return strings.ReplaceAll(line(",")(rows), "\n", ",,\n") },
+		"CSV, indented": func(rows [][]string) string {
+			return " " + strings.TrimSuffix(strings.ReplaceAll(line(",")(rows), "\n", "\n "), " ")
+		},
 		"after a line": func(rows [][]string) string { return "The keys, tokens, and more:\n" + line(",")(rows) },
 	}
 	texts, left := 0, 0
