@@ -6,7 +6,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
@@ -71,21 +70,24 @@ func (r *redactor) value(path []string, before string, v any) any {
 }
 
 // words match the names of values that are secret.
-const words = `token|key|secret|passw|passphrase|pwd|auth|credential|cookie|session|bearer|dsn|connection_?string|(?:^|[_-])(?:pat|pass)(?:$|[^a-z])`
+const words = `token|key|secret|passw|passphrase|pwd|auth|credential|cookie|session|bearer|dsn|connection_?string|(?:\b|_)(?:pat|pass)\b`
 
 var (
 	telling = regexp.MustCompile(`(?i)` + words)
 	// assigned matches a name with its value, and a password of an address.
-	assigned = regexp.MustCompile(`(?i)(?:` + words + `)[\w-]*["']?\s*[=:]\s*[^\s/]|://[^/\s]*@`)
-	// filled matches what a host fills in.
-	filled = regexp.MustCompile(`(?i)^(?:bearer|basic|token) +(\$?\{)|\$\{(?:(?:env:)?[a-z_]\w*|input:[\w-]+)\}|\{env:\w+\}`)
+	assigned = regexp.MustCompile(`(?i)(?:` + words + `)[\w-]*["']?\s*[=:]\s*[^\s/]|^--(?:headers?|env)=|://[^/\s]*@`)
+	// flagged matches an option, and the argument after it: its secret, a header, or a variable with its value.
+	flagged = regexp.MustCompile(`(?i)^-[\w-]*(?:` + words + `)[\w-]* |^(?:-[he]|--headers?|--env) .*[=:]`)
+	// filled matches what a host fills in, and scheme what may stand before that.
+	filled = regexp.MustCompile(`(?i)\$\{(?:(?:env:)?[a-z_]\w*|input:[\w-]+)\}|\{env:[a-z_]\w*\}`)
+	scheme = regexp.MustCompile(`(?i)^(?:(?:bearer|basic|token) +)?$`)
 )
 
 // hides reports whether a text of a server is a secret.
 func (r *redactor) hides(path []string, before, text string) bool {
 	variable := variableName.MatchString(text)
-	text = filled.ReplaceAllString(filled.ReplaceAllString(text, "$1"), "")
-	if text == "" {
+	text = filled.ReplaceAllString(text, "")
+	if scheme.MatchString(text) {
 		return false
 	}
 	name := ""
@@ -103,6 +105,5 @@ func (r *redactor) hides(path []string, before, text string) bool {
 		}
 		name = key
 	}
-	flag := strings.HasPrefix(before, "-") && !strings.Contains(before, "=") && telling.MatchString(strings.TrimLeft(before, "-"))
-	return flag || assigned.MatchString(text) || r.secret(text) || r.secret(name+"="+text)
+	return flagged.MatchString(before+" "+text) || assigned.MatchString(text) || r.secret(text) || r.secret(name+"="+text)
 }

@@ -30,9 +30,9 @@ func TestDiffRedacts(t *testing.T) {
 		return []string{`"` + q + `"`, `"` + strings.ReplaceAll(q, "/", `\/`) + `"`, `"` + escape(q, `\u%04x`, "&", "h", "$") + `"`}
 	}
 	yaml := func(s string) []string {
-		all := append(json(s), `"`+escape(strings.Trim(json(s)[0], `"`), `\x%02x`, "h", "&")+`"`, "|-\n        "+strings.ReplaceAll(s, "\n", "\n        "))
+		all := append(json(s), `"`+escape(strings.Trim(json(s)[0], `"`), `\x%02x`, "h", "&")+`"`, "|-\n            "+strings.ReplaceAll(s, "\n", "\n            "))
 		if !strings.Contains(s, "\n") {
-			all = append(all, "'"+strings.ReplaceAll(s, "'", "''")+"'", ">-\n        "+s)
+			all = append(all, "'"+strings.ReplaceAll(s, "'", "''")+"'", ">-\n            "+s)
 		}
 		return all
 	}
@@ -56,7 +56,7 @@ func TestDiffRedacts(t *testing.T) {
 		}},
 		"TOML": {"codex", "[mcp_servers.a]\n%s\n", toml, []string{
 			"command = 'npx'\n[mcp_servers.a.env]\nANY = %s", "command = 'npx'\nenv = {ANY = %s}", "command = 'npx'\nenv.ANY = %s", "url = 'https://x.example'\nhttp_headers = {X = %s}", "url = 'https://x.example'\nbearer_token_env_var = %s",
-			"command = 'npx'\n[mcp_servers.a.oauth]\nclient_secret = %s", "command = 'npx'\nargs = ['--token', %s]", "command = 'npx'\n[[mcp_servers.a.x]]\napi_key = %s",
+			"command = 'npx'\n[mcp_servers.a.oauth]\nclient_secret = %s", "command = 'npx'\nargs = ['--token', %s]", "[mcp_servers]\nb = {command = 'npx', env = {ANY = %s}}", "command = 'npx'\n[[mcp_servers.a.x]]\napi_key = %s",
 		}},
 		"YAML": {"goose", "extensions:\n  a:\n    %s\n", yaml, []string{
 			"cmd: npx\n    envs:\n      ANY: %s", "cmd: npx\n    oauth:\n      client_secret: %s", "uri: https://x.example\n    headers:\n      X: %s", "cmd: npx\n    args:\n      - --token\n      - %s", "cmd: npx\n    x:\n      - api_key: %s",
@@ -68,7 +68,7 @@ func TestDiffRedacts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, value := range []string{"hush", "pa$$hush9", "Xk${hush", "Basic hush${V}", "${V:-hush}", "{env:V}hush", "hush/&é", `hush"hush`, `hush\hush`, "it's hush", "one\nhush"} {
+		for _, value := range []string{"hush", "pa$$hush9", "Xk${hush", "Basic hush${V}", "${V:-hush}", "{env:V}hush", "{env:{env:V}hush}", "X: hush", "hush/&é", `hush"hush`, `hush\hush`, "it's hush", "one\nhush"} {
 			for _, spelled := range f.spell(value) {
 				for _, place := range f.places {
 					if strings.Contains(spelled, "\n") && strings.Contains(place, "//") {
@@ -117,6 +117,21 @@ func TestDiffRedacts(t *testing.T) {
 	}
 	if n < 300 {
 		t.Errorf("only %d files", n)
+	}
+}
+
+// Arguments, addresses and names tell of secrets.
+func TestHides(t *testing.T) {
+	r := redactor{secret: func(string) bool { return false }}
+	for text, want := range map[string]bool{
+		"--api-key hush": true, "--pass hush": true, "-H X: hush": true, "--header X: hush": true, "-e A=hush": true, "--env A=hush": true, " --env=A=hush": true, " --header=X: hush": true,
+		" DB_PASS=hush": true, " --db-pass=hush": true, " --token=hush": true, ` {"apiKey": "hush"}`: true, " Authorization: hush": true, " https://x.example/?api_key=hush": true, " postgres://u:hush@x/y": true,
+		"-y @x/auth-server": false, "-e GITHUB_TOKEN": false, "--header X": false, "--api-key ${V}": false, " --token=${V}": false, " --compass=north": false, " https://auth.example:80/x": false, " key": false, "--env prod": false,
+	} {
+		before, text, _ := strings.Cut(text, " ")
+		if got := r.hides([]string{"args"}, before, text); got != want {
+			t.Errorf("%q %q is a secret: %t", before, text, got)
+		}
 	}
 }
 
