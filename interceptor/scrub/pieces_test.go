@@ -222,7 +222,7 @@ func TestNamesAndValues(t *testing.T) {
 		"x86_aeskey = 2312,  // llvm.x86.a\nx86_h7Gk29sLmQ4v = 2313,  // llvm.x86.b\n", "\t\treturn a, formatPassword\n\tcase x.UUID3, h7Gk29s.UUID3:\n",
 		"token, err := exchange(\nh7Gk29sLmQ4vRt, 1\nctx, 2\n", "static int a(K *key, int n,\n    H *h7Gk29sLmQ4vRt, int b,\n",
 		"key, value\nname, description\n", "The password, the secret and the key\nare long, random and rotated\n",
-		"| crate | version |\n|---|---|\n| keyring-core | 1.0.1 |\n| enumflags2_derive | 0.7.12 |\n| libauth-x9h7Gk29s | 1.2.3 |\n",
+		"| crate | version |\n|---|---|\n| dbus-secret-service | 4.1.0 |\n| enumflags2_derive | 0.7.12 |\n",
 		`{"keywords":["password","secret_name"],"tokens":["identifier","openBracket"]}`,
 		`{"columns":["id","password"],"rows":[["h7Gk29sLmQ4vRt","none"],["1",null]],"key":[["a"],["h7Gk29sLmQ4vRt"]]}`,
 	} {
