@@ -28,6 +28,9 @@ func Find(text string) (found []string) {
 			if c > unicode.MaxASCII && unicode.IsSpace(c) {
 				return ' ' // the expressions know the blanks of ASCII
 			}
+			if c == 'İ' {
+				return 'i' // (?i) knows no other case of it
+			}
 			return c
 		}, visible)
 	}
