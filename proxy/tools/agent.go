@@ -133,14 +133,14 @@ func (t *Tools) awaitAll(ctx context.Context, r *conn.Request, agents []*agent, 
 }
 
 // agentsOf returns the agents that a caller may wait for: the one of a branch, or all that were started in its
-// session, in no order.
+// session and are no tasks, whose results the host fetches, in no order.
 func (t *Tools) agentsOf(caller folding.Caller, branchID string) (found []*agent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, a := range t.agents {
 		of := a.parent.Call.Caller()
 		// Of callers without a session nobody knows which of them started an agent.
-		if t.sees(caller, of) && (id == branchID || branchID == "" && caller.Session != "" && of.Session == caller.Session && of.Thread == caller.Thread) {
+		if t.sees(caller, of) && (id == branchID || branchID == "" && t.tasks[id] == nil && caller.Session != "" && of.Session == caller.Session && of.Thread == caller.Thread) {
 			found = append(found, a)
 		}
 	}
@@ -159,8 +159,11 @@ func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.D
 	defer timer.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	m := newProgressReporter(r)
-	for i, a := range agents {
+	m, before, total := newProgressReporter(r), 0, 0
+	for _, a := range agents {
+		total += a.llm.MaxTurns
+	}
+	for _, a := range agents {
 		for waiting := true; waiting; {
 			_, turned := a.progress()
 			select {
@@ -174,8 +177,9 @@ func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.D
 				return context.Cause(ctx)
 			}
 			over, _ := a.progress()
-			m.tell(i*a.llm.MaxTurns+over, len(agents)*a.llm.MaxTurns)
+			m.tell(before+over, total)
 		}
+		before += a.llm.MaxTurns
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
@@ -138,7 +139,7 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 }
 
 // progressReporter tells the host of one request how far that is, if the host asked for it. MCP wants each value to be
-// greater than the one before, so without a step between them it adds a part of one, which grows with time.
+// greater than the one before, so if no more is done it adds a part of one step, which grows with time.
 type progressReporter struct {
 	r     *conn.Request
 	begun time.Time
@@ -157,7 +158,7 @@ func (m *progressReporter) tell(done, total int) {
 	value := float64(done)
 	if value <= m.last {
 		waited := time.Since(m.begun).Minutes()
-		value += waited / (waited + 1)
+		value = max(value, math.Floor(m.last)) + waited/(waited+1)
 	}
 	m.last = value
 	m.r.Receiver.Message(wire.Message{Method: wire.MethodProgress,

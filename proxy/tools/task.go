@@ -26,9 +26,10 @@ type task struct {
 	branch folding.Branch
 	agent  *agent // nil if the branch was only opened
 
-	mu        sync.Mutex // guards what follows
-	result    []byte     // once it is known
-	cancelled bool
+	expiry *time.Timer
+
+	mu     sync.Mutex
+	result []byte // once it is known; guarded by mu
 }
 
 // asTask reports whether the host gets a branch_create as a task. A legacy host asks for it; a modern host says
@@ -47,15 +48,16 @@ func (t *Tools) asTask(r *conn.Request, wait bool) bool {
 
 // newTask makes a task of a branch_create, which has an agent or a result, and returns what the host gets at once.
 func (t *Tools) newTask(r *conn.Request, b folding.Branch, a *agent, result []byte) []byte {
-	k := &task{caller: r.Call.Caller(), branch: b, agent: a, result: result}
-	time.AfterFunc(k.ttl(), func() {
+	k, id := &task{caller: r.Call.Caller(), branch: b, agent: a, result: result}, b.ID
+	k.expiry = time.AfterFunc(k.ttl(), func() { // keeps nothing but the id
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		delete(t.tasks, b.ID)
+		delete(t.tasks, id)
 	})
 	t.mu.Lock()
 	own := t.tasksOf(func(other *task) bool { return other.caller.Principal == k.caller.Principal })
 	if len(own) >= maxTasks {
+		own[0].expiry.Stop()
 		delete(t.tasks, own[0].branch.ID)
 	}
 	t.tasks[b.ID] = k
@@ -119,7 +121,7 @@ func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 		return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
 	case k == nil: // the same if it is another principal's
 		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}
-	case r.Method == interceptor.MethodTaskGet && modern && k.over():
+	case r.Method == interceptor.MethodTaskGet && modern && k.status() == statusCompleted:
 		return wire.Message{Result: rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result")}, nil
 	case r.Method == interceptor.MethodTaskGet:
 		return wire.Message{Result: k.state(modern)}, nil
@@ -131,12 +133,7 @@ func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 		}
 		return wire.Message{Result: rawjson.Set(k.answer(ctx, r.Call), rawjson.Quote(id), "_meta", wire.MetaRelatedTask, "taskId")}, nil
 	case r.Method == "tasks/cancel":
-		if done := k.cancel(); modern {
-			return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
-		} else if !done {
-			return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over: it can't be cancelled"}
-		}
-		return wire.Message{Result: k.state(false)}, nil
+		return k.cancel(ctx, r)
 	}
 	return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil // tasks/update: it never asks for input
 }
@@ -144,8 +141,25 @@ func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 // ttl is how long the task is kept: as long as its branch can last, and then as long as other answers.
 func (k *task) ttl() time.Duration { return k.branch.ExpiresAt.Sub(k.branch.CreatedAt) + answerKept }
 
-// over reports whether there is a result.
-func (k *task) over() bool { return k.agent == nil || k.agent.isDone() }
+// The states of a task.
+const (
+	statusWorking   = "working"
+	statusCompleted = "completed" // there is a result
+	statusCancelled = "cancelled"
+)
+
+// status returns the state that the task is in.
+func (k *task) status() string {
+	switch {
+	case k.agent == nil:
+		return statusCompleted
+	case !k.agent.isDone():
+		return statusWorking
+	case k.agent.answer.Reason == folding.ReasonCancelled:
+		return statusCancelled
+	}
+	return statusCompleted
+}
 
 // answer returns the result of a task that is over. A host may fetch it again.
 func (k *task) answer(ctx context.Context, c *interceptor.Call) []byte {
@@ -160,36 +174,37 @@ func (k *task) answer(ctx context.Context, c *interceptor.Call) []byte {
 	return k.result
 }
 
-// cancel ends the branch of a task. It returns false if the task is over.
-func (k *task) cancel() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.cancelled || k.over() {
-		return false
+// cancel serves tasks/cancel. The branch may return meanwhile, so a legacy host, which gets the state, waits for
+// its end.
+func (k *task) cancel(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	working := k.status() == statusWorking
+	if working {
+		k.agent.cancel(context.Canceled)
 	}
-	k.cancelled = true
-	k.agent.cancel(context.Canceled)
-	return true
+	if typed(r.Call) {
+		return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
+	}
+	if working {
+		if err := waitFor(ctx, r, []*agent{k.agent}, answerWithin); err != nil {
+			return wire.Message{}, err
+		}
+	}
+	if !working || k.status() == statusCompleted {
+		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over: it can't be cancelled"}
+	}
+	return wire.Message{Result: k.state(false)}, nil
 }
 
 // state returns the state of the task, without its result.
 func (k *task) state(modern bool) json.RawMessage {
-	status, message, last := "completed", "", k.branch.CreatedAt
+	message, last := "", k.branch.CreatedAt
 	if k.agent != nil {
 		k.agent.mu.Lock()
 		last, message = k.agent.last, fmt.Sprintf("turn %d of at most %d", k.agent.turns, k.agent.llm.MaxTurns)
 		k.agent.mu.Unlock()
 	}
-	k.mu.Lock()
-	switch {
-	case k.cancelled:
-		status = "cancelled"
-	case !k.over():
-		status = "working"
-	}
-	k.mu.Unlock()
 	ttl, poll := "ttl", "pollInterval"
-	state := map[string]any{"taskId": k.branch.ID, "status": status, "createdAt": stamp(k.branch.CreatedAt), "lastUpdatedAt": stamp(last)}
+	state := map[string]any{"taskId": k.branch.ID, "status": k.status(), "createdAt": stamp(k.branch.CreatedAt), "lastUpdatedAt": stamp(last)}
 	if message != "" {
 		state["statusMessage"] = message
 	}

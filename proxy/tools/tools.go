@@ -239,7 +239,7 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 }
 
 // Close waits for the batches under way, which end with the lifetime given to New, and stops the
-// timers of the others.
+// timers of the others and of tasks.
 func (t *Tools) Close() error {
 	t.wg.Wait()
 	t.mu.Lock()
@@ -248,6 +248,9 @@ func (t *Tools) Close() error {
 		if b.expiry != nil {
 			b.expiry.Stop()
 		}
+	}
+	for _, k := range t.tasks {
+		k.expiry.Stop()
 	}
 	return nil
 }

@@ -1,0 +1,145 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// progressOf keeps the progress that a host is told.
+type progressOf struct {
+	conn.Receiver
+	told []struct{ Progress, Total float64 }
+}
+
+func (p *progressOf) Message(m wire.Message) {
+	p.told = append(p.told, struct{ Progress, Total float64 }{})
+	if err := json.Unmarshal(m.Params, &p.told[len(p.told)-1]); err != nil {
+		panic(err)
+	}
+}
+
+// Each value of progress is greater than the one before, also if less is done than was thought, and the
+// total is what all agents may do.
+func TestProgressGrows(t *testing.T) {
+	p := &progressOf{}
+	r := &conn.Request{Params: json.RawMessage(`{"_meta":{"progressToken":1}}`), Receiver: p}
+	m := newProgressReporter(r)
+	for _, done := range []int{0, 0, 5, 3, 3, 6, 5, 7} {
+		m.tell(done, 10)
+	}
+	grows := func() {
+		t.Helper()
+		for i, told := range p.told {
+			if i > 0 && told.Progress <= p.told[i-1].Progress {
+				t.Errorf("progress %v is followed by %v", p.told[i-1].Progress, told.Progress)
+			}
+		}
+	}
+	grows()
+	if last := p.told[len(p.told)-1].Progress; last != 7 {
+		t.Errorf("after 7 steps the progress is %v", last)
+	}
+	p.told = nil
+	var agents []*agent
+	for _, turns := range []int{30, 3} { // a reload came between
+		a := &agent{llm: config.LLM{MaxTurns: turns}, done: make(chan struct{}), over: turns, turned: make(chan struct{})}
+		close(a.done)
+		agents = append(agents, a)
+	}
+	if err := waitFor(t.Context(), r, agents, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	grows()
+	if last := p.told[len(p.told)-1]; last.Progress != 33 || last.Total != 33 {
+		t.Errorf("at the end the progress is %v of %v, want 33 of 33", last.Progress, last.Total)
+	}
+}
+
+// aboutTask is a request about a task.
+func aboutTask(method string, modern bool) *conn.Request {
+	c := &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "p"}, Session: "ses_1", Revision: wire.VersionLegacy}}
+	if modern {
+		c.Origin.Revision = wire.VersionModern
+	}
+	return &conn.Request{Method: method, Params: json.RawMessage(`{"taskId":"br_1"}`), Call: c}
+}
+
+// The state of a task agrees with its result, also if its branch returned while it was cancelled. A modern host
+// gets no result with a cancelled task.
+func TestCancelledTask(t *testing.T) {
+	for _, modern := range []bool{false, true} {
+		for status, answer := range map[string]agentAnswer{
+			"completed": {Status: "completed", Message: "found"},
+			"cancelled": {Status: "failed", Reason: folding.ReasonCancelled},
+		} {
+			tools := newTools(t, nil, nil)
+			a := &agent{t: tools, parent: aboutTask("tools/call", modern), branch: folding.Branch{ID: "br_1"}, done: make(chan struct{})}
+			a.cancel = func(error) { a.answer = answer; close(a.done) }
+			tools.newTask(a.parent, a.branch, a, nil)
+			m, err := tools.Task(t.Context(), aboutTask("tasks/cancel", modern))
+			if refused := status == "completed" && !modern; (err != nil) != refused || modern != (string(m.Result) == `{"resultType":"complete"}`) || !modern && !refused && !strings.Contains(string(m.Result), `"status":"cancelled"`) {
+				t.Errorf("modern %v, %s: tasks/cancel = %s, %v", modern, status, m.Result, err)
+			}
+			m, err = tools.Task(t.Context(), aboutTask("tasks/get", modern))
+			if result := modern && status == "completed"; err != nil || !strings.Contains(string(m.Result), `"status":"`+status+`"`) || strings.Contains(string(m.Result), `"result":`) != result {
+				t.Errorf("modern %v, %s: tasks/get = %s, %v", modern, status, m.Result, err)
+			}
+		}
+	}
+}
+
+// A task that made room for others keeps no memory.
+func TestForgottenTasks(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	used := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const size = 100_000
+	fill := func(begin, n int) {
+		for i := range n {
+			tools.newTask(aboutTask("tools/call", false), folding.Branch{ID: fmt.Sprint("br_", begin+i), Prompt: strings.Repeat("x", size), CreatedAt: time.Now(), ExpiresAt: time.Now().Add(time.Hour)}, nil, []byte(`{}`))
+		}
+	}
+	fill(0, maxTasks)
+	before := used()
+	fill(maxTasks, 3*maxTasks)
+	if after := used(); after > before+maxTasks*size {
+		t.Errorf("%d MB are in use after %d more tasks, %d before", after>>20, 3*maxTasks, before>>20)
+	}
+	if n := len(tools.tasks); n != maxTasks {
+		t.Errorf("%d tasks are kept, want %d", n, maxTasks)
+	}
+}
+
+// Who waits for all branches of a session gets none that is a task: its host fetches the result.
+func TestTasksAreNotAwaited(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	for _, id := range []string{"br_1", "br_2"} {
+		a := &agent{t: tools, parent: aboutTask("tools/call", false), branch: folding.Branch{ID: id}, done: make(chan struct{}), cancel: context.CancelCauseFunc(func(error) {})}
+		tools.agents[id] = a
+		if id == "br_1" {
+			tools.newTask(a.parent, a.branch, a, nil)
+		}
+	}
+	caller := aboutTask("", false).Call.Caller()
+	if all := tools.agentsOf(caller, ""); len(all) != 1 || all[0].branch.ID != "br_2" {
+		t.Errorf("%d branches are awaited, want the one that is no task", len(all))
+	}
+	if one := tools.agentsOf(caller, "br_1"); len(one) != 1 {
+		t.Error("the branch of a task can't be waited for by its id")
+	}
+}
