@@ -235,7 +235,8 @@ func TestHostSecrets(t *testing.T) {
 		filepath.Join(home, ".claude.json"): `{"mcpServers": {
   "a": {"command": "sh", "env": {"A_COOKIE": "pa$$hush"}}, "b": {"command": "sh", "env": {"A_COOKIE": "hush${"}},
   "c": {"url": "https://x.example", "headers": {"X": "Basic hush${V}"}}, "d": {"url": "https://x.example", "oauth": {"clientSecret": "hush"}},
-  "e": {"command": "sh", "env": {"A_COOKIE": "hush\u0026\/"}}}}`,
+  "e": {"command": "sh", "env": {"A_COOKIE": "hush\u0026\/"}},
+  "f": {"command": "npx --token hush"}, "g": {"command": "sh", "env": {"X": "${A-B:-hush}"}}}}`,
 		filepath.Join(home, ".codex", "config.toml"):           "[mcp_servers.a]\ncommand = 'sh'\nenv = {A_COOKIE = 'hush\"\\'}\n",
 		filepath.Join(home, ".config", "goose", "config.yaml"): "extensions:\n  a:\n    cmd: sh\n    envs: {A_COOKIE: 'hush''s'}\n",
 	} {

@@ -323,7 +323,8 @@ func (h Host) variables(text string) (out string, err error) {
 		_, set := os.LookupEnv(name)
 		switch {
 		case !variableName.MatchString(name):
-			return "", fmt.Errorf("it uses %s, which only %s can fill in", whole, h.Title)
+			bare, _, _ := strings.Cut(strings.TrimSuffix(whole, "}"), ":-") // without a text that may be secret
+			return "", fmt.Errorf("it uses %s}, which only %s can fill in", bare, h.Title)
 		case set:
 			out += "${" + name + "}"
 		case optional:
@@ -351,7 +352,8 @@ func (im *Importer) runnable(s server) error {
 		program = filepath.Join(r.cwd, program)
 	}
 	if _, err := exec.LookPath(program); err != nil {
-		return fmt.Errorf("its program %q can't be run here: install it and import again", s.command[0])
+		shown := (&redactor{secret: im.Secret}).value([]string{"command"}, "", s.command[0]) // it may be a whole command line
+		return fmt.Errorf("its program %q can't be run here: install it and import again", shown)
 	}
 	return nil
 }

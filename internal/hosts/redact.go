@@ -76,8 +76,8 @@ var (
 	telling = regexp.MustCompile(`(?i)` + words)
 	// assigned matches a name with its value, and a password of an address.
 	assigned = regexp.MustCompile(`(?i)(?:` + words + `)[\w-]*["']?\s*[=:]\s*[^\s/]|^--(?:headers?|env)=|://[^/\s]*@`)
-	// flagged matches an option, and the argument after it: its secret, a header, or a variable with its value.
-	flagged = regexp.MustCompile(`(?i)^-[\w-]*(?:` + words + `)[\w-]* |^(?:-[he]|--headers?|--env) .*[=:]`)
+	// flagged matches an option with the argument after it: a secret, a header, or a variable with its value.
+	flagged = regexp.MustCompile(`(?i)(?:^| )-[\w-]*(?:` + words + `)[\w-]* +-?[^ -]|^(?:-[he]|--headers?|--env) .*[=:]`)
 	// filled matches what a host fills in, and scheme what may stand before that.
 	filled = regexp.MustCompile(`(?i)\$\{(?:(?:env:)?[a-z_]\w*|input:[\w-]+)\}|\{env:[a-z_]\w*\}`)
 	scheme = regexp.MustCompile(`(?i)^(?:(?:bearer|basic|token) +)?$`)

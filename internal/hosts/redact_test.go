@@ -126,7 +126,7 @@ func TestHides(t *testing.T) {
 	for text, want := range map[string]bool{
 		"--api-key hush": true, "--pass hush": true, "-H X: hush": true, "--header X: hush": true, "-e A=hush": true, "--env A=hush": true, " --env=A=hush": true, " --header=X: hush": true,
 		" DB_PASS=hush": true, " --db-pass=hush": true, " --token=hush": true, ` {"apiKey": "hush"}`: true, " Authorization: hush": true, " https://x.example/?api_key=hush": true, " postgres://u:hush@x/y": true,
-		"-y @x/auth-server": false, "-e GITHUB_TOKEN": false, "--header X": false, "--api-key ${V}": false, " --token=${V}": false, " --compass=north": false, " https://auth.example:80/x": false, " key": false, "--env prod": false,
+		" npx --token hush": true, "--token -hush": true, "--use-auth --verbose": false, "-y @x/auth-server": false, "-e GITHUB_TOKEN": false, "--header X": false, "--api-key ${V}": false, " --token=${V}": false, " --compass=north": false, " https://auth.example:80/x": false, " key": false, "--env prod": false,
 	} {
 		before, text, _ := strings.Cut(text, " ")
 		if got := r.hides([]string{"args"}, before, text); got != want {
