@@ -280,13 +280,19 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 	}
 	found := x.cells[:0]
 	rows := 0
-	var repeated []int // by cell: rows with the same one as the first line
+	repeated := slices.Grow(x.repeated[:0], len(names))[:len(names)] // by cell: rows with the same one as the first line
+	clear(repeated)
+	x.repeated = repeated
 	r.headers++
 	r.end = len(text)
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
 		if err := x.limit.spend(line.End - line.Start); err != nil {
 			return nil, 0, err
+		}
+		if text[line.Start:line.End] == text[header.Start:header.End] {
+			rows++
+			continue // tables that were put together
 		}
 		x.spans = appendCells(x.spans[:len(names)], text, line, separator)
 		cells := x.spans[len(names):]
@@ -297,12 +303,7 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 			r.end = line.Start
 			break
 		}
-		if rows++; rows == 1 {
-			repeated = make([]int, len(names))
-		}
-		if text[line.Start:line.End] == text[header.Start:header.End] {
-			continue // tables that were put together
-		}
+		rows++
 		for i, c := range cells {
 			name := text[names[i].Start:names[i].End]
 			if c.Start == c.End {

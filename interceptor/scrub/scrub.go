@@ -113,11 +113,12 @@ type examination struct {
 	flate    io.ReadCloser
 
 	// Of the text that was scanned last; see find.
-	text    string
-	lines   []int32 // see lineBreaks
-	cells   []cell  // of a table in it
-	spans   []span  // of the cells of its header and of a row
-	excused bool    // a finding in the last line was excepted for the whole text; see lastLine
+	text     string
+	lines    []int32 // see lineBreaks
+	cells    []cell  // of a table in it
+	repeated []int   // of a table, by column: cells that are the name
+	spans    []span  // of the cells of its header and of a row
+	excused  bool    // a finding in the last line was excepted for the whole text; see lastLine
 
 	// Of a document.
 	stack    []frame
