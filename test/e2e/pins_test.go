@@ -210,9 +210,7 @@ func (ch change) test(t *testing.T, mode, when, transport string, era mcpclient.
 	if list := string(call(t, c, ctx, "tools/list", `{}`).Result); !strings.Contains(list, `"fake__text"`) {
 		t.Errorf("other tools are held, too: %s", list)
 	}
-	if log := g.log.String(); !strings.Contains(log, "not as it was approved") {
-		t.Errorf("the log does not tell:\n%s", log)
-	}
+	until(t, "the log tells", func() bool { return strings.Contains(g.log.String(), "not as it was approved") })
 	told := g.trace("--kind", "definition/"+ch.state)
 	if len(told) == 0 || !strings.Contains(string(told[0].Payload), `"kind":"`+ch.kind+`"`) {
 		t.Errorf("the trace has %d records of definition/%s", len(told), ch.state)

@@ -144,9 +144,9 @@ func TestCatalog(t *testing.T) {
 			t.Errorf("%s: prompts:\n%s", era, diff)
 		}
 	}
-	if log := g.log.String(); strings.Count(log, "two upstreams offer the same name") != 3 {
-		t.Error("each of the three names that clash should be in the log once")
-	}
+	until(t, "each of the three names that clash is in the log once", func() bool {
+		return strings.Count(g.log.String(), "two upstreams offer the same name") == 3
+	})
 	cmd := g.command("check")
 	out, err := cmd.Output()
 	if err == nil || cmd.ProcessState.ExitCode() != 1 {

@@ -91,10 +91,11 @@ type session struct {
 	lastID  int
 	pending map[string]chan mcpclient.Message  // requests of ours, by id
 	cancels map[string]context.CancelCauseFunc // requests of the host, by id
+	early   map[string]error                   // cancellations that came before their request was served
 }
 
 func newSession(id string) *session {
-	return &session{id: id, pending: map[string]chan mcpclient.Message{}, cancels: map[string]context.CancelCauseFunc{}}
+	return &session{id: id, pending: map[string]chan mcpclient.Message{}, cancels: map[string]context.CancelCauseFunc{}, early: map[string]error{}}
 }
 
 // write appends a message to the record.
@@ -123,6 +124,9 @@ func (s *server) serve(ctx context.Context, c *call) []byte {
 	defer cancel(nil)
 	c.sess.mu.Lock()
 	c.sess.cancels[string(c.m.ID)] = cancel
+	if cause := c.sess.early[string(c.m.ID)]; cause != nil {
+		cancel(cause)
+	}
 	c.sess.mu.Unlock()
 	defer func() {
 		c.sess.mu.Lock()
@@ -150,8 +154,11 @@ func (sess *session) notified(m mcpclient.Message) {
 	}
 	sess.mu.Lock()
 	defer sess.mu.Unlock()
+	cause := fmt.Errorf("cancelled: %s", p.Reason)
 	if cancel := sess.cancels[string(p.RequestID)]; cancel != nil {
-		cancel(fmt.Errorf("cancelled: %s", p.Reason))
+		cancel(cause)
+	} else {
+		sess.early[string(p.RequestID)] = cause
 	}
 }
 
