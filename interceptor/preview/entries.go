@@ -168,29 +168,76 @@ const (
 	rareRows  = 6  // rows with rare values that a field offers
 )
 
+// A showEntry tells one entry, with a note behind its number.
+type showEntry func(i int, note string, worth float64)
+
 // tell adds the entries to the findings: their number, the totals of their fields, and the entries
-// that stand out. The first rows of each value of the column lead are told. show tells one.
-func (e *entries) tell(f *findings, lead string, show func(i int, note string, worth float64)) {
+// that stand out. The first rows of each value of the column lead are told. show tells one; nil is its line.
+func (e *entries) tell(f *findings, lead string, show showEntry) {
 	n := len(e.lines)
 	if n == 0 {
 		return
 	}
-	bare := show == nil
-	if bare {
-		show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
-		if e.shown != nil {
-			show = func(i int, note string, worth float64) {
-				f.own(e.lines[i], fmt.Sprintf("%d:%s %s", e.lines[i]+1, note, clip(e.brief[i], narrow)), worth)
-				if p := f.at[e.lines[i]]; p != nil {
-					p.alike = pattern(e.brief[i])
-				}
+	f.totals = append(f.totals, plural(n, e.noun))
+	show = e.tellSome(f, show)
+	if n == 1 {
+		return // its lines say it all
+	}
+	var always []string
+	timed := false
+	scale := 1.0
+	for _, c := range e.cols {
+		head := clip(c.name, 40)
+		if c.rows < n {
+			head += fmt.Sprintf(" (in %s)", group(c.rows))
+		}
+		switch values := len(c.tally.n); {
+		case values == 1 && c.rows == n:
+			always = append(always, head+" "+clip(c.from, 60))
+		case isTime(c.from) && isTime(c.to):
+			if !timed {
+				f.totals = append(f.totals, clip(c.from, 40)+" to "+clip(c.to, 40))
+			} else if c.from != c.to {
+				f.fact(3*scale, []string{fmt.Sprintf("%s: %s to %s", head, clip(c.from, 40), clip(c.to, 40))}, nil)
+			}
+			timed = true
+		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && values > 6:
+			e.tellNumbers(f, c, head, scale, show)
+			scale *= 0.95
+		default:
+			if isPathName(c.name) {
+				c.paths(f)
+			}
+			if e.tellValues(f, c, head, c.name == lead, scale, show) {
+				scale *= 0.88
 			}
 		}
 	}
-	f.totals = append(f.totals, plural(n, e.noun))
+	if len(always) > 0 {
+		always[0] = fmt.Sprintf("all %s have %s", group(n), always[0])
+		f.fact(3, always, nil)
+	}
+}
+
+// tellSome tells the first and the last entry, and some between if entries have a brief form. It returns
+// what tells one.
+func (e *entries) tellSome(f *findings, show showEntry) showEntry {
+	n := len(e.lines)
+	bare := show == nil
+	switch {
+	case bare && e.shown == nil:
+		show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
+	case bare:
+		show = func(i int, note string, worth float64) {
+			f.own(e.lines[i], fmt.Sprintf("%d:%s %s", e.lines[i]+1, note, clip(e.brief[i], narrow)), worth)
+			if p := f.at[e.lines[i]]; p != nil {
+				p.alike = pattern(e.brief[i])
+			}
+		}
+	}
 	show(0, "", 10)
 	show(n-1, "", 8)
-	if e.shown == nil && len(e.lines) > 1 && bare {
+	if e.shown == nil && n > 1 && bare {
 		for i, worth := range map[int]float64{0: 10, n - 1: 8} {
 			if line := e.lines[i]; len(f.lines[line]) <= wide {
 				f.line(line, "", wide, worth)
@@ -207,120 +254,99 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 			}
 		})
 	}
-	if n == 1 {
-		return // its lines say it all
+	return show
+}
+
+// tellNumbers tells a column of numbers: its extremes and whose they are, its sum, and frequent values.
+func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64, show showEntry) {
+	n := len(e.lines)
+	text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops[0].value)
+	if c.rising || len(c.tally.n) == c.rows && isID.MatchString(c.name) { // ids have no sum
+		f.fact(2*scale, []string{text}, firstFull)
+		return
 	}
-	var always []string
-	timed := false
-	scale := 1.0
-	for _, c := range e.cols {
-		values := len(c.tally.n)
-		head := clip(c.name, 40)
-		if c.rows < n {
-			head += fmt.Sprintf(" (in %s)", group(c.rows))
+	show(c.lowAt, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.n[c.lows].n)/float64(n)))*scale)
+	for i, t := range c.tops {
+		switch name := e.title(t.at); {
+		case name == "" && i == 0:
+			show(t.at, " (max "+clip(c.name, 20)+")", 16*scale)
+		case i == 0:
+			text += " (" + name + ")"
+		case name != "" && t.number < c.tops[0].number && c.tops[0].number*5 >= c.sum*2: // that may be a sum
+			text += fmt.Sprintf(" then %s (%s)", t.value, name)
 		}
-		switch {
-		case values == 1 && c.rows == n && n > 1:
-			always = append(always, head+" "+clip(c.from, 60))
-			continue
-		case isTime(c.from) && isTime(c.to):
-			if !timed {
-				f.totals = append(f.totals, clip(c.from, 40)+" to "+clip(c.to, 40))
-			} else if c.from != c.to {
-				f.fact(3*scale, []string{fmt.Sprintf("%s: %s to %s", head, clip(c.from, 40), clip(c.to, 40))}, nil)
-			}
-			timed = true
-			continue
-		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && values > 6:
-			text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops[0].value)
-			worth := 2.0
-			id := c.rising || values == c.rows && isID.MatchString(c.name)
-			if !id {
-				worth = 11
-				show(c.lowAt, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.n[c.lows].n)/float64(n)))*scale)
-				for i, t := range c.tops {
-					switch name := e.title(t.at); {
-					case name == "" && i == 0:
-						show(t.at, " (max "+clip(c.name, 20)+")", 16*scale)
-					case i == 0:
-						text += " (" + name + ")"
-					case name != "" && t.number < c.tops[0].number && c.tops[0].number*5 >= c.sum*2: // that may be a sum
-						text += fmt.Sprintf(" then %s (%s)", t.value, name)
-					}
-				}
-			}
-			if !id && !c.scaled {
-				text += " sum " + strings.TrimSuffix(strconv.FormatFloat(c.sum, 'f', 1, 64), ".0")
-			}
-			parts := []string{text}
-			if _, most := c.tally.most(); !id && n >= 20 && most*8 > n { // some values are frequent
-				top := c.tally.top()
-				for _, s := range top[:min(len(top), 4)] {
-					if s.n*20 < n {
-						break
-					}
-					parts = append(parts, fmt.Sprintf("%s ×%s", clip(s.value, 20), group(s.n)))
-				}
-			}
-			f.fact(worth*scale, parts, func(i int) float64 { return 1 / (1 + float64(min(i, 1))) })
-			scale *= 0.95
-			continue
-		case isPathName(c.name):
-			c.paths(f)
-		}
+	}
+	if !c.scaled {
+		text += " sum " + strings.TrimSuffix(strconv.FormatFloat(c.sum, 'f', 1, 64), ".0")
+	}
+	parts := []string{text}
+	if _, most := c.tally.most(); n >= 20 && most*8 > n { // some values are frequent
 		top := c.tally.top()
-		switch repeats := values <= fewValues || values*10 <= c.rows*7; {
-		case c.name == lead:
-			for i, s := range top[:min(len(top), 40)] {
-				show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
+		for _, s := range top[:min(len(top), 4)] {
+			if s.n*20 < n {
+				break
 			}
-			if c.long/c.rows > 40 || c.name == "message" {
-				continue
-			}
-		case !repeats || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
-			continue
+			parts = append(parts, fmt.Sprintf("%s ×%s", clip(s.value, 20), group(s.n)))
 		}
-		if c.name == "first word" {
-			for _, s := range top[:min(len(top), 6)] {
-				show(s.first, "", 7)
-			}
-		}
-		rare := 0
-		if n >= 20 && top[0].n*10 >= n {
-			for _, s := range slices.Backward(top) {
-				if s.n > 1 && s.n*100 > n || rare == rareRows {
-					break
-				}
-				show(s.first, "", 9*scale/(1+float64(rare)/3))
-				rare++
-			}
-		}
-		parts := make([]string, 0, len(top))
-		for _, s := range top {
-			part := clip(s.value, 60)
-			if top[0].n > 1 {
-				part += fmt.Sprintf(" ×%s", group(s.n))
-			}
-			parts = append(parts, part)
-		}
-		if values > 3 {
-			head += fmt.Sprintf(" (%s values)", group(values))
-		}
-		parts[0] = head + ": " + parts[0]
-		// A value counts by its share of the entries. What all entries have different may be their names.
-		f.fact(10*scale, parts[:min(len(parts), 60)], func(i int) float64 {
-			share := math.Sqrt(float64(top[i].n) / float64(n))
-			if top[0].n == 1 || values <= 6 {
-				share = max(share, 0.3/float64(values/fewValues+1))
-			}
-			return share
-		})
-		scale *= 0.88
 	}
-	if len(always) > 0 {
-		always[0] = fmt.Sprintf("all %s have %s", group(n), always[0])
-		f.fact(3, always, nil)
+	f.fact(11*scale, parts, firstFull)
+}
+
+// firstFull gives the first part of a fact its worth, and each other half.
+func firstFull(i int) float64 { return 1 / (1 + float64(min(i, 1))) }
+
+// tellValues tells the values of a column by their number, if they repeat or are few, and entries with rare
+// ones; of the leading column entries of each value. It reports whether the values are told.
+func (e *entries) tellValues(f *findings, c *column, head string, leads bool, scale float64, show showEntry) bool {
+	n, values := len(e.lines), len(c.tally.n)
+	top := c.tally.top()
+	switch repeats := values <= fewValues || values*10 <= c.rows*7; {
+	case leads:
+		for i, s := range top[:min(len(top), 40)] {
+			show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
+		}
+		if c.long/c.rows > 40 || c.name == "message" {
+			return false
+		}
+	case !repeats || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
+		return false
 	}
+	if c.name == "first word" {
+		for _, s := range top[:min(len(top), 6)] {
+			show(s.first, "", 7)
+		}
+	}
+	rare := 0
+	if n >= 20 && top[0].n*10 >= n {
+		for _, s := range slices.Backward(top) {
+			if s.n > 1 && s.n*100 > n || rare == rareRows {
+				break
+			}
+			show(s.first, "", 9*scale/(1+float64(rare)/3))
+			rare++
+		}
+	}
+	parts := make([]string, 0, len(top))
+	for _, s := range top {
+		part := clip(s.value, 60)
+		if top[0].n > 1 {
+			part += fmt.Sprintf(" ×%s", group(s.n))
+		}
+		parts = append(parts, part)
+	}
+	if values > 3 {
+		head += fmt.Sprintf(" (%s values)", group(values))
+	}
+	parts[0] = head + ": " + parts[0]
+	// A value counts by its share of the entries. What all entries have different may be their names.
+	f.fact(10*scale, parts[:min(len(parts), 60)], func(i int) float64 {
+		share := math.Sqrt(float64(top[i].n) / float64(n))
+		if top[0].n == 1 || values <= 6 {
+			share = max(share, 0.3/float64(values/fewValues+1))
+		}
+		return share
+	})
+	return true
 }
 
 // title returns what entry at is called: its ids, and its value of the text that differs most.

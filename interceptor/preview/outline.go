@@ -283,17 +283,9 @@ func key(l string) (name, value string, ok bool) {
 	return name, strings.TrimSpace(l[i+1:]), name != "" && !strings.ContainsAny(name, "{}[]=;,") && strings.Count(name, " ") < 4
 }
 
-// readYAML reads documents of YAML: their fields, and the keys of the upper levels with their numbers
-// of children.
-func readYAML(f *findings, _ []string) bool {
-	from, to := 0, untilLast(f.lines, mayBeYAML)
-	for skipped := 0; from < to && skipped < maxAround && !mayBeYAML(f.lines[from]); from++ {
-		if strings.TrimSpace(f.lines[from]) != "" {
-			skipped++
-		}
-	}
+// isYAML reports whether a sample of lines has the shape of YAML: keys, and blocks and items below them.
+func isYAML(sample []string) bool {
 	in, keys := 0, 0 // the lines of a block of text are no keys
-	sample := sample(f.lines[from:to])
 	for _, l := range sample {
 		t := strings.TrimLeft(strings.TrimSpace(l), "- ")
 		_, value, ok := key(t)
@@ -309,7 +301,20 @@ func readYAML(f *findings, _ []string) bool {
 			in++
 		}
 	}
-	if in == 0 || keys*3 < len(sample) || (keys+in)*10 < len(sample)*9 || count(sample, func(l string) bool { return strings.HasSuffix(l, ";") || strings.HasSuffix(l, "{") })*8 > len(sample) {
+	return in > 0 && keys*3 >= len(sample) && (keys+in)*10 >= len(sample)*9 &&
+		count(sample, func(l string) bool { return strings.HasSuffix(l, ";") || strings.HasSuffix(l, "{") })*8 <= len(sample)
+}
+
+// readYAML reads documents of YAML: their fields, and the keys of the upper levels with their numbers
+// of children.
+func readYAML(f *findings, _ []string) bool {
+	from, to := 0, untilLast(f.lines, mayBeYAML)
+	for skipped := 0; from < to && skipped < maxAround && !mayBeYAML(f.lines[from]); from++ {
+		if strings.TrimSpace(f.lines[from]) != "" {
+			skipped++
+		}
+	}
+	if !isYAML(sample(f.lines[from:to])) {
 		return false
 	}
 	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}}, &entries{noun: "item"}, &entries{noun: "entry"}, &outline{}
