@@ -22,7 +22,7 @@ check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes
 test: deps fmt vet cross lint tidy unit ratios e2e ## everything; about half an hour on two cores
 	@echo "make test: passed"
 
-deps: ## node packages by npm ci; a C compiler, node, redis-server, haproxy, nginx and glewlwyd of Debian where missing
+deps: ## node packages by npm ci; a C compiler, node, redis-server, haproxy, nginx, chromium and glewlwyd of Debian where missing
 	@.ci/deps
 
 fmt:
@@ -59,7 +59,7 @@ unit:
 
 ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"
-	@$(GO) test -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v ./budget/... ./interceptor/scrub ./proxy ./proxy/server
+	@$(GO) test -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v ./budget/... ./interceptor/... ./proxy ./proxy/server
 	@$(NESTED) $(GO) test -count 1 -run '^TestRatio' -v ./...
 
 # The race detector makes the binary five times slower, so only these tests have it.
