@@ -126,9 +126,11 @@ func TestBranchFarInTree(t *testing.T) {
 // TestWholeDays: a month and a year begin with a day, since their bars are days.
 func TestWholeDays(t *testing.T) {
 	v := visit(t, journal(t, push("br_a", pushed), push("br_b", pushed.Add(20*day))), false, nil)
-	month := v.page("/?span=month", http.StatusOK)
-	if span := regexp.MustCompile(`.* to .* UTC`).FindString(month); !regexp.MustCompile(` 00:00:00 to .* 00:00:00 UTC`).MatchString(span) {
-		t.Errorf("the month is %s", span)
+	for _, of := range []string{"month", "year"} {
+		page := v.page("/?span="+of, http.StatusOK)
+		if span := regexp.MustCompile(`.* to .* UTC`).FindString(page); !regexp.MustCompile(` 00:00:00 to .* 00:00:00 UTC`).MatchString(span) {
+			t.Errorf("the %s is %s", of, span)
+		}
 	}
 }
 
