@@ -94,7 +94,7 @@ func TestEnds(t *testing.T) {
 			return strings.Repeat("spent", asked), nil
 		}}, want: "done", made: 1},
 		"nobody waits": {script: &script{turns: []Message{calls(`a {}`)}, left: func(asked int) (string, error) {
-			return "", errors.New(strings.Repeat("gone", 1))
+			return "", errors.New("gone")
 		}}, fault: "gone"},
 		"no JSON": {script: &script{turns: []Message{calls(`a {"n`), done}}, want: "done"},
 	} {
