@@ -317,10 +317,9 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 			}
 		}
 	}
-	if x.cells = found; len(found) == 0 {
-		return all, header.End, nil
-	}
-	if (row || signs) && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
+	x.cells = found
+	if len(found) == 0 || (row || signs) && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
+		clear(found) // as fromCells does
 		return all, header.End, nil
 	}
 	end := found[len(found)-1].value.End

@@ -44,12 +44,30 @@ func TestLargeTextIsForgotten(t *testing.T) {
 	for _, text := range []string{
 		strings.Repeat("\n", maxKept/4+1) + "aws_key = AKIAQYLPMN5HFIQR7XYA\n",
 		strings.Repeat("api_key ", maxKept/4+1),
+		"name,passwd" + strings.Repeat(",", maxKept/8) + "\nalice,aRK7Jf2mQ9" + strings.Repeat(",", maxKept/8) + "\n",
 	} {
 		if _, _, err := s.Text(context.Background(), text); err != nil {
 			t.Fatal(err)
 		}
-		if most := cap(s.free[0].lines); most*4 > maxKept {
-			t.Errorf("after %d bytes like %q, %d are kept in one piece, want at most %d", len(text), text[:8], most*4, maxKept)
+		if most := max(cap(s.free[0].lines)*4, cap(s.free[0].repeated)*8); most > maxKept {
+			t.Errorf("after %d bytes like %q, %d are kept in one piece, want at most %d", len(text), text[:8], most, maxKept)
+		}
+	}
+}
+
+// What is kept for the next text does not refer to this one.
+func TestCellsAreForgotten(t *testing.T) {
+	s := newScrubber(t, Options{})
+	if _, _, err := s.Text(context.Background(), "base-passwd,main\n"+strings.Repeat("libc6,main\n", 8)); err != nil {
+		t.Fatal(err)
+	}
+	cells := s.free[0].cells
+	if cap(cells) == 0 {
+		t.Fatal("the text was not taken for a table, so the test shows nothing")
+	}
+	for _, c := range cells[:cap(cells)] {
+		if c.name != "" {
+			t.Fatalf("the name of a cell, %q, is kept", c.name)
 		}
 	}
 }

@@ -147,7 +147,8 @@ func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
-	x.unquoted, x.pieces, x.listed, x.arrays, x.spans = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays), kept(x.spans)
+	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
+	x.repeated, x.spans = kept(x.repeated), kept(x.spans)
 	s := x.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
