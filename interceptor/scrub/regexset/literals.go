@@ -78,7 +78,7 @@ func (m *Literals) Contains(text string) bool {
 
 type literalHit struct{ literal, at int32 }
 
-// scan calls hit for each literal in text: the places of one literal ascend. buf is its memory.
+// scan calls hit for each literal in text, in the order of their places. buf is its memory.
 func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(literalHit)) error {
 	for at := 0; at < len(text); {
 		if at > 0 {
