@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,44 +41,11 @@ type auditor struct {
 
 var consoleLink = regexp.MustCompile(`open ((https?://[^/]+)/(?:enter/|login)\S*)`)
 
-// runConsole runs foldgate console until the test ends, and returns the base address and the link.
+// runConsole runs foldgate console until the gateway ends, and returns the base address and the link.
 func (g *gateway) runConsole(args ...string) (base, link string) {
 	g.t.Helper()
-	cmd := g.command(append([]string{"console"}, args...)...)
-	out := &buffer{}
-	cmd.Stdout = out
-	if err := cmd.Start(); err != nil {
-		g.t.Fatal(err)
-	}
-	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }()
-	g.ends = append(g.ends, func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case err := <-exited:
-			if err != nil {
-				g.t.Errorf("foldgate console after SIGTERM: %v", err)
-			}
-		case <-time.After(30 * time.Second):
-			_ = cmd.Process.Kill()
-			g.t.Error("foldgate console did not end within 30 s of SIGTERM")
-		}
-	})
-	deadline := time.After(60 * time.Second)
-	for {
-		changed := out.changed()
-		if said := consoleLink.FindStringSubmatch(out.String()); said != nil {
-			return said[2], said[1]
-		}
-		select {
-		case <-changed:
-		case err := <-exited:
-			exited <- err
-			g.t.Fatalf("foldgate console ended: %v", err)
-		case <-deadline:
-			g.t.Fatal("foldgate console printed no link within 60 s")
-		}
-	}
+	_, said := g.background(consoleLink, append([]string{"console"}, args...)...)
+	return said[2], said[1]
 }
 
 // browser starts Chromium.

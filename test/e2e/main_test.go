@@ -151,17 +151,25 @@ func (g *gateway) closes(c *mcpclient.Client) {
 
 var listening = regexp.MustCompile(`foldgate listens on (https?://127\.0\.0\.1:\d+/mcp)\n`)
 
-// http runs the gateway on a port of its own and returns its URL. It ends with
-// the gateway, by SIGTERM, and must then exit with status 0.
+// http runs the gateway on a port of its own and returns its URL.
 func (g *gateway) http() string {
 	g.t.Helper()
-	cmd := g.command("run", "--listen", "127.0.0.1:0")
+	var said []string
+	g.pid, said = g.background(listening, "run", "--listen", "127.0.0.1:0")
+	g.url = said[1]
+	return g.url
+}
+
+// background runs the binary until the gateway ends, and returns its process id and what a pattern finds in
+// its output. It is ended by SIGTERM, and must then exit with status 0.
+func (g *gateway) background(pattern *regexp.Regexp, args ...string) (pid int, said []string) {
+	g.t.Helper()
+	cmd := g.command(args...)
 	out := &buffer{}
 	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {
 		g.t.Fatal(err)
 	}
-	g.pid = cmd.Process.Pid
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	g.ends = append(g.ends, func() {
@@ -169,28 +177,27 @@ func (g *gateway) http() string {
 		select {
 		case err := <-exited:
 			if err != nil {
-				g.t.Errorf("foldgate after SIGTERM: %v", err)
+				g.t.Errorf("foldgate %s after SIGTERM: %v", args[0], err)
 			}
 		case <-time.After(30 * time.Second):
 			_ = cmd.Process.Kill()
 			<-exited
-			g.t.Error("foldgate did not end within 30 s of SIGTERM")
+			g.t.Errorf("foldgate %s did not end within 30 s of SIGTERM", args[0])
 		}
 	})
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for {
 		changed := out.changed() // before the look, or what comes between goes unseen
-		if said := listening.FindStringSubmatch(out.String()); said != nil {
-			g.url = said[1]
-			return g.url
+		if said := pattern.FindStringSubmatch(out.String()); said != nil {
+			return cmd.Process.Pid, said
 		}
 		select {
 		case <-changed:
 		case err := <-exited:
 			exited <- err
-			g.t.Fatalf("foldgate run ended: %v", err)
+			g.t.Fatalf("foldgate %s ended: %v", args[0], err)
 		case <-deadline:
-			g.t.Fatal("foldgate run printed no URL within 30 s")
+			g.t.Fatalf("foldgate %s printed no address within 60 s", args[0])
 		}
 	}
 }
