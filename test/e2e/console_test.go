@@ -333,6 +333,10 @@ func TestConsole(t *testing.T) {
 // consoleRefuses asks as nobody should.
 func consoleRefuses(t *testing.T, base, link string) {
 	t.Helper()
+	at, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ask := func(method, url string, change func(*http.Request)) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 		if err != nil {
@@ -354,7 +358,7 @@ func consoleRefuses(t *testing.T, base, link string) {
 		want        int
 	}{
 		"no cookie":          {"GET", base + "/calls", nil, http.StatusSeeOther},
-		"a wrong cookie":     {"GET", base + "/calls", func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "foldgate_console", Value: "x"}) }, http.StatusSeeOther},
+		"a wrong cookie":     {"GET", base + "/calls", func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "foldgate_console_" + at.Port(), Value: "x"}) }, http.StatusSeeOther},
 		"events, no cookie":  {"GET", base + "/events", nil, http.StatusSeeOther},
 		"another name":       {"GET", base + "/login", func(r *http.Request) { r.Host = "rebound.example" }, http.StatusMisdirectedRequest},
 		"another site":       {"POST", link, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, http.StatusForbidden},
