@@ -73,10 +73,9 @@ func TestMemories(t *testing.T) {
 			if tokens(t, text) > 2000/5 {
 				t.Errorf("memories took %d tokens of a budget of 2000", used)
 			}
-			if other := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"other"}`)); other.BranchID != "" {
-				if m := parseResult(t, readPart(t, c, ctx, map[string]any{"handle": b.Memories, "branch_id": other.BranchID})); !m.IsError {
-					t.Error("another branch reads the memories")
-				}
+			other := create(t, c, ctx, map[string]any{}).BranchID
+			if m := parseResult(t, readPart(t, c, ctx, map[string]any{"handle": b.Memories, "branch_id": other})); !m.IsError {
+				t.Error("another branch reads the memories")
 			}
 			g.stop()
 			g.keepsSecret(secret, c.Received())
@@ -199,8 +198,8 @@ func TestExtraction(t *testing.T) {
 		}
 	}
 	t.Logf("of %d successful and %d failed branches: %v", succeeded, failed, patterns)
-	if n := patterns["pattern success "]; n <= succeeded/2 {
-		t.Errorf("%d of %d successful branches were extracted, want over half", n, succeeded)
+	if n := patterns["pattern success "]; n != succeeded {
+		t.Errorf("%d of %d successful branches were extracted", n, succeeded)
 	}
 	if n := patterns["anti_pattern failure budget_exhausted"]; n != failed {
 		t.Errorf("%d of %d failed branches were extracted", n, failed)
