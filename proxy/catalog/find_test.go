@@ -69,8 +69,8 @@ func testCounter(t *testing.T) *budget.Counter {
 	return c
 }
 
-// Plain descriptions of real tools find them: five of each of 109, and two of each of 60 that nobody
-// looked at when the search was made.
+// Plain descriptions of real tools find them: five of each of 109, and two of each of 60 for which no weight
+// of the search was chosen.
 func TestFindsRealTools(t *testing.T) {
 	for _, set := range []struct {
 		dir                string
