@@ -469,16 +469,13 @@ type SumRow struct {
 // Sums adds up records by any of hour or day, principal, team, server and tool, ordered by these. It
 // returns at most limit rows for each index, 0 for all.
 func (s Set) Sums(ctx context.Context, f SumFilter, limit int, by ...string) ([]SumRow, error) {
-	words := []struct {
-		name, value string
-		field       int
-	}{{"principal", f.Principal, fieldPrincipal}, {"team", f.Team, fieldTeam}, {"server", f.Server, fieldServer}, {"tool", f.Tool, fieldTool}}
-	var needs, groups, shown []string
+	var needs []int // words
+	var groups, shown []string
 	terms, args := []string{"TRUE"}, []any{}
-	for _, w := range words {
-		if w.value != "" {
-			needs = append(needs, w.name)
-			terms, args = append(terms, w.name+" = (SELECT id FROM word WHERE field = ? AND value = ?)"), append(args, w.field, blob(w.value))
+	for i, value := range [len(totalFields)]string{f.Principal, f.Team, f.Server, f.Tool} {
+		if field := totalFields[i]; value != "" {
+			needs = append(needs, field)
+			terms, args = append(terms, columns[field]+" = (SELECT id FROM word WHERE field = ? AND value = ?)"), append(args, field, blob(value))
 		}
 	}
 	for _, name := range by {
@@ -487,18 +484,17 @@ func (s Set) Sums(ctx context.Context, f SumFilter, limit int, by ...string) ([]
 			groups, shown = append(groups, "start AS hour"), append(shown, "hour")
 		case "day":
 			groups, shown = append(groups, "start - start % 86400 AS day"), append(shown, "day")
-		case "principal", "team", "server", "tool":
-			needs, groups = append(needs, name), append(groups, name)
-			shown = append(shown, "coalesce((SELECT value FROM word WHERE id = "+name+"), '')")
 		default:
-			return nil, Usagef("by", "%.40q: use hour, day, principal, team, server or tool", name)
+			field := slices.Index(columns[:], name)
+			if !slices.Contains(totalFields[:], field) {
+				return nil, Usagef("by", "%.40q: use hour, day, principal, team, server or tool", name)
+			}
+			needs, groups = append(needs, field), append(groups, name)
+			shown = append(shown, "coalesce((SELECT value FROM word WHERE id = "+name+"), '')")
 		}
 	}
-	grain := slices.IndexFunc(grains, func(g struct {
-		words []string
-		keep  func(a *trace.Audit) totalWords
-	}) bool {
-		return !slices.ContainsFunc(needs, func(name string) bool { return !slices.Contains(g.words, name) })
+	grain := slices.IndexFunc(grains, func(g []int) bool {
+		return !slices.ContainsFunc(needs, func(field int) bool { return !slices.Contains(g, field) })
 	})
 	unit := time.Hour
 	if grain > 0 {

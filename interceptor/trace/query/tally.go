@@ -66,26 +66,22 @@ type tally struct {
 	branches map[string]*branchRow // by context path
 }
 
-// grains are the sums that are kept: by the words of a record that keep returns, which leaves the others
-// out. The first is by hour, the others are by day. A query uses the first one that has its words.
-var grains = []struct {
-	words []string
-	keep  func(a *trace.Audit) totalWords
-}{
-	{[]string{"server"}, func(a *trace.Audit) totalWords { return totalWords{server: a.Server} }},
-	{[]string{"principal", "team"}, func(a *trace.Audit) totalWords { return totalWords{principal: a.Principal, team: a.Team} }},
-	{[]string{"server", "tool"}, func(a *trace.Audit) totalWords { return totalWords{server: a.Server, tool: a.Tool} }},
-	{[]string{"team", "server", "tool"}, func(a *trace.Audit) totalWords { return totalWords{team: a.Team, server: a.Server, tool: a.Tool} }},
-	{[]string{"principal", "team", "server", "tool"}, func(a *trace.Audit) totalWords {
-		return totalWords{a.Principal, a.Team, a.Server, a.Tool}
-	}},
-}
+// totalFields are the words by which there are sums, in the order of their columns.
+var totalFields = [...]int{fieldPrincipal, fieldTeam, fieldServer, fieldTool}
 
-type totalWords struct{ principal, team, server, tool string }
+// grains are the sums that are kept, by some of these words. The first is by hour, the others are by day. A
+// query uses the first one that has its words.
+var grains = [][]int{
+	{fieldServer},
+	{fieldPrincipal, fieldTeam},
+	{fieldServer, fieldTool},
+	{fieldTeam, fieldServer, fieldTool},
+	totalFields[:],
+}
 
 type totalKey struct {
 	grain, start int64
-	totalWords
+	words        [len(totalFields)]string // "" for those that the grain does not have
 }
 
 // branchRow is what a segment has of a branch. Records are numbers above 0.
@@ -114,12 +110,18 @@ func (t *tally) add(r *trace.Record, at int64) {
 		return
 	}
 	a, s, when := r.AuditOrEmpty(), sumsOf(r), r.Time()
+	words := [len(totalFields)]string{a.Principal, a.Team, a.Server, a.Tool}
 	for i, g := range grains {
 		unit := 24 * time.Hour
 		if i == 0 {
 			unit = time.Hour
 		}
-		k := totalKey{int64(i), when.Truncate(unit).Unix(), g.keep(a)}
+		k := totalKey{grain: int64(i), start: when.Truncate(unit).Unix()}
+		for n, field := range totalFields {
+			if slices.Contains(g, field) {
+				k.words[n] = words[n]
+			}
+		}
 		if t.totals[k] == nil {
 			t.totals[k] = &Sums{}
 		}
@@ -159,31 +161,22 @@ func (t *tally) save(ctx context.Context, tx *sql.Tx, segment int64, number func
 		}
 		keeps = append(keeps, fmt.Sprintf(form, name))
 	}
-	numbers := func(words ...word) (out []any, err error) {
-		for _, w := range words {
-			n, err := number(w)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, n)
-		}
-		return out, nil
-	}
 	add, err := tx.PrepareContext(ctx, "INSERT INTO total VALUES (?"+strings.Repeat(", ?", 6+len(sumNames))+") ON CONFLICT DO UPDATE SET "+strings.Join(adds, ", "))
 	if err != nil {
 		return err
 	}
 	for k, s := range t.totals {
-		row, err := numbers(word{fieldPrincipal, k.principal}, word{fieldTeam, k.team}, word{fieldServer, k.server}, word{fieldTool, k.tool})
-		if err != nil {
-			return err
-		}
-		for i, name := range []string{"principal", "team", "server", "tool"} {
-			if !slices.Contains(grains[k.grain].words, name) {
-				row[i] = int64(0)
+		row := []any{k.grain}
+		for n, field := range totalFields {
+			var id int64
+			if slices.Contains(grains[k.grain], field) {
+				if id, err = number(word{field, k.words[n]}); err != nil {
+					return err
+				}
 			}
+			row = append(row, id)
 		}
-		row = append(append([]any{k.grain}, row...), k.start, segment)
+		row = append(row, k.start, segment)
 		for _, v := range s.fields() {
 			row = append(row, *v)
 		}
@@ -198,11 +191,15 @@ func (t *tally) save(ctx context.Context, tx *sql.Tx, segment int64, number func
 		return err
 	}
 	for name, b := range t.branches {
-		row, err := numbers(word{fieldContext, name}, word{fieldPrincipal, b.principal})
+		path, err := number(word{fieldContext, name})
 		if err != nil {
 			return err
 		}
-		row = []any{row[0], segment, row[1], b.opened, b.closed, b.last}
+		principal, err := number(word{fieldPrincipal, b.principal})
+		if err != nil {
+			return err
+		}
+		row := []any{path, segment, principal, b.opened, b.closed, b.last}
 		for _, v := range b.branchSums.fields() {
 			row = append(row, *v)
 		}

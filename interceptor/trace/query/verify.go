@@ -110,7 +110,7 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 	var hidden int64                // correlations to nothing that orphans lack
 	var blocks, postingsRead uint64 // sums of what the records give, less what the tables have
 	var total totalSum
-	var key [4]int64 // the words of a total
+	var key [len(totalFields)]int64 // the words of a total
 	totals := []any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &n}
 	for _, v := range total.fields() {
 		totals = append(totals, v)
@@ -166,7 +166,9 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 		{"SELECT segment, link.kind, key, start FROM link JOIN record ON id = record",
 			[]any{&first, &link[0], &link[1], &link[2]}, func() { c.index[first] += maphash.Comparable(c.seed, link) }},
 		{"SELECT * FROM total", totals, func() {
-			total.principal, total.team, total.server, total.tool = words[key[0]], words[key[1]], words[key[2]], words[key[3]]
+			for i, id := range key {
+				total.words[i] = words[id]
+			}
 			c.index[n] += maphash.Comparable(c.seed, total)
 		}},
 		{"SELECT count(*) FROM link WHERE kind = 0 AND NOT EXISTS (SELECT 1 FROM record WHERE envelope = link.key) AND NOT EXISTS (SELECT 1 FROM loose WHERE loose.record = link.record AND loose.key = link.key)",
