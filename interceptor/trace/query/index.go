@@ -437,13 +437,10 @@ func (f *Filter) narrow(ctx context.Context, db *sql.DB) (n narrowed, err error)
 // maxWords bounds the words of a condition that the index looks at. Of more, the lines are read.
 const maxWords = 20_000
 
-// block is a part of the journal.
-type block struct{ id, first, last, since, until, tokens, us int64 }
-
 // blocks returns the blocks that may have matching records, in an order of SQL.
-func (n narrowed) blocks(ctx context.Context, db *sql.DB, order string) (all []block, err error) {
-	var b block
-	for err := range sqlitedb.Rows(ctx, db, []any{&b.id, &b.first, &b.last, &b.since, &b.until, &b.tokens, &b.us}, "SELECT id, first, last, since, until, tokens, us FROM block WHERE "+n.inBlock+" ORDER BY "+order, n.blockBy...) {
+func (n narrowed) blocks(ctx context.Context, db *sql.DB, order string) (all []blockRow, err error) {
+	var b blockRow
+	for err := range sqlitedb.Rows(ctx, db, b.columns(), "SELECT * FROM block WHERE "+n.inBlock+" ORDER BY "+order, n.blockBy...) {
 		if err != nil {
 			return nil, err
 		}
