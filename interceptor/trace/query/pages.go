@@ -403,7 +403,7 @@ func (x *Index) listed(ctx context.Context, q PageQuery, journal int, after curs
 // error can be [ErrNotFound].
 func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace.Record, intact bool, journal int, err error) {
 	for i, x := range s {
-		err = x.retry(ctx, func() error {
+		err = x.retry(ctx, func() (err error) {
 			var n int64
 			lines := &lineReader{dir: x.dir}
 			defer func() { lines.file.Close() }()
@@ -419,20 +419,10 @@ func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace
 			}); err != nil || r == nil {
 				return err
 			}
-			for _, side := range []struct {
-				to    **trace.Record
-				query string
-			}{{&before, "id < ? ORDER BY id DESC"}, {&after, "id > ? ORDER BY id"}} {
-				var p place
-				err := db.QueryRowContext(ctx, "SELECT segment, start, size FROM record WHERE "+side.query+" LIMIT 1", n).Scan(&p.segment, &p.start, &p.size)
-				if err == nil {
-					*side.to, err = lines.record(p)
-				}
-				if err != nil && !errors.Is(err, sql.ErrNoRows) {
-					return err
-				}
+			if before, err = lines.first(ctx, db, "id < ? ORDER BY id DESC", n); err == nil {
+				after, err = lines.first(ctx, db, "id > ? ORDER BY id", n)
 			}
-			return nil
+			return err
 		})
 		if r != nil || err != nil {
 			return r, before, after, intact, i, err
@@ -768,17 +758,9 @@ func (x *Index) branch(ctx context.Context, context int64) (b Branch, err error)
 	}
 	for _, one := range []struct {
 		to **trace.Record
-		id int64
+		id int64 // 0 is no record's
 	}{{&b.Opened, opened}, {&b.Closed, closed}, {&b.Last, last}} {
-		var p place
-		if one.id == 0 {
-			continue
-		}
-		err := db.QueryRowContext(ctx, "SELECT segment, start, size FROM record WHERE id = ?", one.id).Scan(&p.segment, &p.start, &p.size)
-		if err == nil {
-			*one.to, err = lines.record(p)
-		}
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		if *one.to, err = lines.first(ctx, db, "id = ?", one.id); err != nil {
 			return b, err
 		}
 	}
