@@ -805,7 +805,7 @@ type row struct {
 
 func rowOf(r *trace.Record, p place) row {
 	a := r.AuditOrEmpty()
-	out := row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID), 0, int64(min(max(a.MS, 0), 1e12) * 1000), fieldsOf(r)}
+	out := row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID), 0, microseconds(a), fieldsOf(r)}
 	if a.Tokens != nil {
 		out.tokens = int64(a.Tokens.Delivered)
 	}

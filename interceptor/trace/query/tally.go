@@ -55,10 +55,13 @@ func sumsOf(r *trace.Record) Sums {
 		}
 	}
 	if strings.HasPrefix(r.Kind, trace.KindResponse) && a.MS > 0 {
-		s.Answers, s.US = 1, int64(min(a.MS, 1e12)*1000)
+		s.Answers, s.US = 1, microseconds(a)
 	}
 	return s
 }
+
+// microseconds returns the duration that a record has, within bounds.
+func microseconds(a *trace.Audit) int64 { return int64(min(max(a.MS, 0), 1e12) * 1000) }
 
 // tally has the sums and branches of a segment.
 type tally struct {
