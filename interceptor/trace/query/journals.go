@@ -34,6 +34,14 @@ func Names(dirs []string) (names []string) {
 	return names
 }
 
+// instanceOf returns the Instance of records of one of several journals, "" of the only one.
+func instanceOf(dirs []string, journal int) string {
+	if len(dirs) == 1 {
+		return ""
+	}
+	return Names(dirs)[journal]
+}
+
 // SelectAll is [Select] over several journals. It merges their records by time, and sets their Instance.
 func SelectAll(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
@@ -48,24 +56,21 @@ func SelectAll(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Re
 // followInterval is how often [Follow] looks for new records.
 const followInterval = 200 * time.Millisecond
 
-// merge yields the records of several sources, the journals in dirs, by time. A source that yields nil has none now; merge
-// asks it again after followInterval.
+// merge yields the records of several sources, the journals in dirs, by time. A source that yields nil
+// has none now; merge asks it again after followInterval.
 func merge(ctx context.Context, dirs []string, sources []iter.Seq2[*trace.Record, error], yield func(*trace.Record) bool) error {
 	type source struct {
-		name string // "" if it is the only one
-		next func() (*trace.Record, error, bool)
-		head *trace.Record // nil if it has none, until due
-		due  time.Time
-		over bool
+		instance string
+		next     func() (*trace.Record, error, bool)
+		head     *trace.Record // nil if it has none, until due
+		due      time.Time
+		over     bool
 	}
 	var open []*source
 	for i, s := range sources {
 		next, stop := iter.Pull2(s)
 		defer stop()
-		open = append(open, &source{next: next})
-		if len(dirs) > 1 {
-			open[i].name = Names(dirs)[i]
-		}
+		open = append(open, &source{instance: instanceOf(dirs, i), next: next})
 	}
 	for len(open) > 0 {
 		var first *source
@@ -84,7 +89,7 @@ func merge(ctx context.Context, dirs []string, sources []iter.Seq2[*trace.Record
 		open = slices.DeleteFunc(open, func(s *source) bool { return s.over })
 		switch {
 		case first != nil:
-			first.head.Instance = first.name
+			first.head.Instance = first.instance
 			if !yield(first.head) {
 				return nil
 			}
@@ -110,9 +115,10 @@ func ShowAll(ctx context.Context, dirs []string, id string) (g *Graph, err error
 		}
 		g, err = x.Show(ctx, id)
 		x.Close()
-		if err == nil && len(dirs) > 1 {
+		if err == nil {
+			instance := instanceOf(dirs, i)
 			for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
-				r.Instance = Names(dirs)[i]
+				r.Instance = instance
 			}
 		}
 		if !errors.Is(err, ErrNotFound) {

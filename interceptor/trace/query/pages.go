@@ -111,6 +111,10 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 	}
 	deadline := time.Now().Add(q.Wait)
 	parts := make([]found, len(s))
+	var dirs []string
+	for _, x := range s {
+		dirs = append(dirs, x.dir)
+	}
 	for i, x := range s {
 		err := x.retry(ctx, func() (err error) {
 			search, cancel := context.WithDeadline(ctx, deadline)
@@ -122,8 +126,9 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 		if err != nil {
 			return p, err
 		}
+		instance := instanceOf(dirs, i)
 		for _, h := range parts[i].hits {
-			h.record.Instance = s.name(i)
+			h.record.Instance = instance
 		}
 	}
 	p.Partial = slices.ContainsFunc(parts, func(part found) bool { return part.partial })
@@ -134,18 +139,6 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 		p.mergeValues(q, parts)
 	}
 	return p, nil
-}
-
-// name returns the name of a journal of several, "" for the only one.
-func (s Set) name(journal int) string {
-	if len(s) == 1 {
-		return ""
-	}
-	var dirs []string
-	for _, x := range s {
-		dirs = append(dirs, x.dir)
-	}
-	return Names(dirs)[journal]
 }
 
 // cursor is the place behind which a page begins: the ids by index in the order of time, else the last
