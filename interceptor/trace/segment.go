@@ -100,6 +100,16 @@ func Segments(dir string) ([]string, error) {
 	return names, nil
 }
 
+// SegmentOf returns which of [Segments] has a record, "" if it was removed.
+func SegmentOf(names []string, seq uint64) (name string) {
+	for _, n := range names {
+		if first, _ := SegmentSeq(n); first <= seq {
+			name = n
+		}
+	}
+	return name
+}
+
 // maxLine bounds one line in bytes. maxPayload keeps records far below it; a longer line is damage.
 const maxLine = 256 << 20
 

@@ -197,9 +197,11 @@ func (e *exporter) resume(last uint64) error {
 	}
 	if s.Seq > 0 {
 		same := s.Seq <= last
-		if file, err := segmentOf(e.dir, s.Seq); err != nil {
+		names, err := trace.Segments(e.dir)
+		if err != nil {
 			return err
-		} else if same && file != "" {
+		}
+		if file := trace.SegmentOf(names, s.Seq); same && file != "" {
 			err = trace.ReadLines(filepath.Join(e.dir, file), 0, func(line []byte, _ int64, _ bool) bool {
 				r, _, err := trace.ParseLine(line)
 				if err == nil && r.Seq == s.Seq {
@@ -226,26 +228,15 @@ func (e *exporter) resume(last uint64) error {
 	return nil
 }
 
-// segmentOf returns the segment with a record, "" if retention has removed it.
-func segmentOf(dir string, seq uint64) (name string, err error) {
-	names, err := trace.Segments(dir)
-	for _, n := range names {
-		if first, _ := trace.SegmentSeq(n); first <= seq {
-			name = n
-		}
-	}
-	return name, err
-}
-
 // locate finds the segment of the next record, or the oldest if retention has removed it.
-func (e *exporter) locate() (err error) {
+func (e *exporter) locate() error {
 	e.offset = 0
-	if e.file, err = segmentOf(e.dir, e.state.Seq+1); err != nil || e.file != "" {
-		return err
-	}
 	names, err := trace.Segments(e.dir)
 	if err != nil || len(names) == 0 {
 		return cmp.Or(err, errors.New("the journal has no file"))
+	}
+	if e.file = trace.SegmentOf(names, e.state.Seq+1); e.file != "" {
+		return nil
 	}
 	e.file = names[0]
 	first, _ := trace.SegmentSeq(e.file)

@@ -27,12 +27,7 @@ func Export(ctx context.Context, w io.Writer, dir string, f Filter) error {
 	if err != nil {
 		return err
 	}
-	at := place{} // the segment of the record is the last one that does not begin behind it
-	for _, name := range names {
-		if seq := segmentSeq(name); uint64(seq) <= selected.Seq { // #nosec G115: 15 digits
-			at.segment = seq
-		}
-	}
+	at := place{segment: segmentSeq(trace.SegmentOf(names, selected.Seq))}
 	out := bufio.NewWriterSize(w, 64<<10)
 	var failed error
 	all := Filter{Journal: true, Seq: trace.Span{selected.Seq, math.MaxUint64}}
