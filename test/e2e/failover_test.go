@@ -17,14 +17,17 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// redisCLI runs a command of redis-cli and returns what it prints, also an error.
-func redisCLI(t *testing.T, port string, args ...string) string {
-	t.Helper()
+// redisCLI runs a command of redis-cli and returns what it prints. A server that changes its role closes
+// its connections: what asks for the role asks again after an error.
+func redisCLI(port string, args ...string) (string, error) {
 	out, err := exec.Command("redis-cli", append([]string{"-p", port}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("redis-cli -p %s %v: %v: %s", port, args, err, out)
-	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(string(out)), err
+}
+
+// redisHas reports whether the answer to a command has the text. No answer has it.
+func redisHas(text, port string, args ...string) bool {
+	out, err := redisCLI(port, args...)
+	return err == nil && strings.Contains(out, text)
 }
 
 // redisPort starts a Redis server and returns its port and its process, once it answers.
@@ -48,17 +51,14 @@ func redisPort(t *testing.T, args ...string) (port string, p *os.Process) {
 func sentinel(t *testing.T) (url string, master *os.Process, over func() bool) {
 	at, master := redisPort(t)
 	replica, _ := redisPort(t, "--replicaof", "127.0.0.1 "+at, "--repl-diskless-sync-delay", "0")
-	until(t, "the replica has all", func() bool { return strings.Contains(redisCLI(t, at, "INFO", "replication"), "state=online") })
+	until(t, "the replica has all", func() bool { return redisHas("state=online", at, "INFO", "replication") })
 	conf := filepath.Join(t.TempDir(), "sentinel.conf")
 	write(t, conf, "sentinel monitor budgets 127.0.0.1 "+at+" 1\nsentinel down-after-milliseconds budgets 500\nsentinel failover-timeout budgets 3000\n")
 	watch, start := redisServer(t, conf, "--sentinel")
 	start()
 	port := watch[strings.LastIndex(watch, ":")+1:]
-	until(t, "the sentinel knows the replica", func() bool {
-		out, err := exec.Command("redis-cli", "-p", port, "SENTINEL", "REPLICAS", "budgets").CombinedOutput()
-		return err == nil && strings.Contains(string(out), replica)
-	})
-	return watch + "?master_set=budgets", master, func() bool { return strings.HasPrefix(redisCLI(t, replica, "ROLE"), "master") }
+	until(t, "the sentinel knows the replica", func() bool { return redisHas(replica, port, "SENTINEL", "REPLICAS", "budgets") })
+	return watch + "?master_set=budgets", master, func() bool { return redisHas("role:master", replica, "INFO", "replication") }
 }
 
 // cluster starts three masters with a replica each. The master is the one that has the counts.
@@ -70,18 +70,21 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
 		ports, nodes, all = append(ports, port), append(nodes, "127.0.0.1:"+port), append(all, p)
 	}
-	redisCLI(t, ports[0], append([]string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}, nodes...)...)
+	if out, err := redisCLI(ports[0], append([]string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}, nodes...)...); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	const key = "{foldgate:foldgate}:index"
 	has := func(port string) bool {
-		return !strings.Contains(redisCLI(t, port, "ZCARD", key), "MOVED") && strings.HasPrefix(redisCLI(t, port, "ROLE"), "master")
+		size, err := redisCLI(port, "ZCARD", key)
+		return err == nil && !strings.Contains(size, "MOVED") && redisHas("role:master", port, "INFO", "replication")
 	}
 	until(t, "each node knows the slot, and the masters have replicas", func() bool {
 		masters, owners := 0, 0
 		for _, port := range ports {
-			if strings.Contains(redisCLI(t, port, "INFO", "replication"), "state=online") {
+			if redisHas("state=online", port, "INFO", "replication") {
 				masters++
 			}
-			if strings.Contains(redisCLI(t, port, "CLUSTER", "INFO"), "cluster_state:ok") && has(port) {
+			if redisHas("cluster_state:ok", port, "CLUSTER", "INFO") && has(port) {
 				owners++
 			}
 		}
@@ -91,7 +94,7 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 		if has(port) {
 			return "redis://" + nodes[(i+1)%6] + "?addr=" + nodes[(i+2)%6], all[i], func() bool {
 				for j, port := range ports {
-					if j != i && has(port) && strings.Contains(redisCLI(t, port, "CLUSTER", "INFO"), "cluster_state:ok") {
+					if j != i && has(port) && redisHas("cluster_state:ok", port, "CLUSTER", "INFO") {
 						return true
 					}
 				}
