@@ -151,20 +151,11 @@ with use in its window. Gateways with one store count together.`,
 				if s.Per == "all" {
 					subject = "all"
 				}
-				tokens := "tokens"
-				if s.Model {
-					tokens = "model tokens"
-				}
-				for _, u := range []struct {
-					unit        string
-					used, total int64
-				}{{tokens, s.TokensUsed, s.Tokens}, {"calls", s.CallsUsed, s.Calls}} {
-					if u.total > 0 {
-						rows = append(rows, []string{
-							s.Limit, subject, u.unit, strconv.FormatInt(u.used, 10), strconv.FormatInt(max(u.total-u.used, 0), 10),
-							strconv.FormatInt(u.total, 10), s.Action, reset,
-						})
-					}
+				for _, u := range s.Uses() {
+					rows = append(rows, []string{
+						s.Limit, subject, u.Unit, strconv.FormatInt(u.Used, 10), strconv.FormatInt(u.Left(), 10),
+						strconv.FormatInt(u.Total, 10), s.Action, reset,
+					})
 				}
 			}
 			return table(cmd.OutOrStdout(), rows)

@@ -191,7 +191,7 @@ func TestTrendOfSubject(t *testing.T) {
 	dir := journal(t, call("files", "read", 11), call("db", "read", 2200), call("files", "list", 33000))
 	v := visit(t, dir, false, func(o *Options) {
 		o.Budgets = func(context.Context) ([]control.Budget, error) {
-			return []control.Budget{{Limit: "a", Per: "tool", Subject: "files__read", Tokens: 50, TokensUsed: 11}, {Limit: "b", Per: "principal", Subject: "", Tokens: 50, TokensUsed: 5}}, nil
+			return []control.Budget{{Limit: "m", Per: "principal", Subject: "alice", Model: true, Tokens: 50, TokensUsed: 7}, {Limit: "a", Per: "tool", Subject: "files__read", Tokens: 50, TokensUsed: 11}, {Limit: "b", Per: "principal", Subject: "", Tokens: 50, TokensUsed: 5}}, nil
 		}
 	})
 	body := v.page("/budgets", http.StatusOK)
@@ -199,7 +199,10 @@ func TestTrendOfSubject(t *testing.T) {
 		t.Error("the trend of a tool has other records than those of the tool")
 	}
 	if strings.Count(body, `id="trend-`) != 2 { // a heading and a table
-		t.Error("a subject without a name has a trend")
+		t.Error("a subject without a name, or a limit of model tokens, has a trend")
+	}
+	if !strings.Contains(body, "<td>model tokens</td>") {
+		t.Error("model tokens are shown as those that hosts get")
 	}
 	if !strings.Contains(body, "server=files") || !strings.Contains(body, "tool=read") {
 		t.Error("the figures do not lead to the records of the tool")

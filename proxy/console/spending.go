@@ -27,13 +27,12 @@ func (c *Console) gateways(ctx context.Context) []*control.Client {
 // limit is a limit for one subject in one unit.
 type limit struct {
 	control.Budget
-	Unit              string
-	Server, Tool      string // of a limit for a tool
-	Used, Left, Total int64
-	Percent           int64
-	Calls             string // the address of its records
-	Trend             []bar  // by day
-	Table             int    // the number of the table of Trend
+	control.Use
+	Server, Tool string // of a limit for a tool
+	Percent      int64
+	Calls        string // the address of its records
+	Trend        []bar  // by day
+	Table        int    // the number of the table of Trend
 }
 
 // On returns the address of the records of a bar of the trend.
@@ -59,15 +58,13 @@ func (c *Console) budgets(r *request) error {
 		if only != "" && s.Limit != only || subject != "" && s.Subject != subject {
 			continue
 		}
-		for _, u := range []limit{{Unit: "tokens", Used: s.TokensUsed, Total: s.Tokens}, {Unit: "calls", Used: s.CallsUsed, Total: s.Calls}} {
-			if u.Total > 0 {
-				u.Budget, u.Left, u.Percent = s, max(u.Total-u.Used, 0), 100*u.Used/u.Total
-				if t := tools[s.Subject]; s.Per == "tool" {
-					u.Server, u.Tool = t[0], cmp.Or(t[1], s.Subject)
-				}
-				u.Calls = u.subjectCalls()
-				all = append(all, u)
+		for _, u := range s.Uses() {
+			l := limit{Budget: s, Use: u, Percent: 100 * u.Used / u.Total}
+			if t := tools[s.Subject]; s.Per == "tool" {
+				l.Server, l.Tool = t[0], cmp.Or(t[1], s.Subject)
 			}
+			l.Calls = l.subjectCalls()
+			all = append(all, l)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b limit) int { return cmp.Compare(b.Percent, a.Percent) })
@@ -77,7 +74,7 @@ func (c *Console) budgets(r *request) error {
 	}
 	for i := range all[:min(len(all), maxTrends)] {
 		l := &all[i]
-		if l.Subject == "" && l.Per != "all" { // the sums of records without a name are not kept apart
+		if l.Model || l.Subject == "" && l.Per != "all" { // the sums have no model tokens, and no records without a name alone
 			continue
 		}
 		f := query.SumFilter{Since: last.Add(-30 * day)}

@@ -84,6 +84,29 @@ type Budget struct {
 	Reset *time.Time `json:"reset,omitempty"`
 }
 
+// Use is what a [Budget] counts in one unit.
+type Use struct {
+	Unit        string // tokens, model tokens or calls
+	Used, Total int64
+}
+
+// Left returns how much is not used.
+func (u Use) Left() int64 { return max(u.Total-u.Used, 0) }
+
+// Uses returns what b counts.
+func (b Budget) Uses() (all []Use) {
+	tokens := "tokens"
+	if b.Model {
+		tokens = "model tokens"
+	}
+	for _, u := range []Use{{tokens, b.TokensUsed, b.Tokens}, {"calls", b.CallsUsed, b.Calls}} {
+		if u.Total > 0 {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
 // Reloaded is what a reload did.
 type Reloaded struct {
 	Config  string   `json:"config,omitempty"` // the SHA-256 of the file that is in force
