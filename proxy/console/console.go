@@ -322,7 +322,7 @@ func (c *Console) show(r *request, status int, name, title string, data any) err
 	return nil
 }
 
-// maxStreams bounds the open streams of events.
+// maxStreams bounds the open streams of events of a session.
 const maxStreams = 64
 
 // events is a stream that says when something changed, at most once in a second.

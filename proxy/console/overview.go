@@ -63,19 +63,22 @@ func (s *span) wholeDays() {
 	s.Since, s.Until = s.Since.Truncate(day), s.Until.Add(day-time.Nanosecond).Truncate(day)
 }
 
-// bounds are the filters for the records of a bar.
-func bounds(start time.Time, unit string) (since, until string) {
+// bar is a row of a table over time, and a place on its charts.
+type bar struct {
+	query.SumRow
+	Since, Until string // the filters for its records
+}
+
+// barsOf returns the bars of sums by hour or day.
+func barsOf(rows []query.SumRow, unit string) (bars []bar) {
 	length := time.Hour
 	if unit == "day" {
 		length = day
 	}
-	return start.Format(time.RFC3339), start.Add(length).Format(time.RFC3339)
-}
-
-// bar is a row of a table over time, and a place on its charts.
-type bar struct {
-	query.SumRow
-	Since, Until string
+	for _, row := range rows {
+		bars = append(bars, bar{row, row.Start.Format(time.RFC3339), row.Start.Add(length).Format(time.RFC3339)})
+	}
+	return bars
 }
 
 // overview is the first page.
@@ -98,15 +101,11 @@ func (c *Console) overview(r *request) error {
 		return err
 	}
 	var total query.Sums
-	var bars []bar
 	for _, row := range rows {
 		total.Add(row.Sums)
-		b := bar{SumRow: row}
-		b.Since, b.Until = bounds(row.Start, s.Unit)
-		bars = append(bars, b)
 	}
 	return c.show(r, http.StatusOK, "overview", "Overview", map[string]any{
-		"Span": s, "Total": total, "Bars": bars, "Servers": servers, "Records": records, "First": first, "Last": last,
+		"Span": s, "Total": total, "Bars": barsOf(rows, s.Unit), "Servers": servers, "Records": records, "First": first, "Last": last,
 		"Since": s.Since.UTC().Format(time.RFC3339), "Until": s.Until.UTC().Format(time.RFC3339), "Server": f.Server,
 	})
 }

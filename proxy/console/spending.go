@@ -96,11 +96,7 @@ func (c *Console) budgets(r *request) error {
 			return err
 		}
 		l.Table = i + 1
-		for _, row := range rows {
-			b := bar{SumRow: row}
-			b.Since, b.Until = bounds(row.Start, "day")
-			l.Trend = append(l.Trend, b)
-		}
+		l.Trend = barsOf(rows, "day")
 	}
 	d["Limits"] = all
 	return c.show(r, http.StatusOK, "budgets", "Budgets", d)
@@ -192,13 +188,7 @@ func (c *Console) people(r *request) error {
 	}
 	tools = slices.DeleteFunc(tools, func(row query.SumRow) bool { return row.Names[1] == "" })
 	slices.SortStableFunc(tools, func(a, b query.SumRow) int { return cmp.Compare(b.Delivered, a.Delivered) })
-	var bars []bar
-	for _, row := range days {
-		b := bar{SumRow: row}
-		b.Since, b.Until = bounds(row.Start, "day")
-		bars = append(bars, b)
-	}
-	d["Bars"], d["MoreTools"], d["Tools"] = bars, max(len(tools)-maxRows, 0), tools[:min(len(tools), maxRows)]
+	d["Bars"], d["MoreTools"], d["Tools"] = barsOf(days, "day"), max(len(tools)-maxRows, 0), tools[:min(len(tools), maxRows)]
 	return c.show(r, http.StatusOK, "people", short(who), d)
 }
 

@@ -29,9 +29,6 @@ var functions = template.FuncMap{
 	"json":  indented,
 	"short": short,
 	"calls": to,
-	"percent": func(part, all int64) int64 {
-		return 100 * part / max(all, 1)
-	},
 	"nav":   nav,
 	"link":  func(s query.Sums, pairs ...string) linked { return linked{s, pairs} },
 	"links": func(s query.Sums, more []string, pairs ...string) linked { return linked{s, append(pairs, more...)} },
