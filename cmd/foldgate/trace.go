@@ -14,7 +14,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -441,15 +440,11 @@ func (e *erasure) report(w io.Writer, done bool) {
 	}
 }
 
-// wholeHash is the form of a hash. A hash that was cut by mistake is refused: it would look as if
-// a record had been changed.
-var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-
 func parseAnchors(texts []string) (anchors []trace.Anchor, err error) {
 	for _, s := range texts {
-		a, err := parseAnchor(s)
+		a, err := trace.ParseAnchor(s)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--anchor: %w", err)
 		}
 		anchors = append(anchors, a)
 	}
@@ -529,16 +524,6 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 		return errSilent
 	}
 	return nil
-}
-
-// parseAnchor reads SEQ:HASH, as verify prints them.
-func parseAnchor(s string) (a trace.Anchor, err error) {
-	seq, hash, ok := strings.Cut(s, ":")
-	a.Hash = hash
-	if a.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || !ok || a.Seq == 0 || !wholeHash.MatchString(hash) {
-		return a, fmt.Errorf("--anchor: %q is not SEQ:HASH, such as 17:sha256: and 64 hexadecimal digits", s)
-	}
-	return a, nil
 }
 
 // detector returns a function that returns the scrub rules that match a line.

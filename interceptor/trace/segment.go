@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -58,6 +59,20 @@ type Anchor struct {
 	File string `json:"file"`
 	Seq  uint64 `json:"seq"`
 	Hash string `json:"hash"`
+}
+
+// wholeHash is the form of a hash. A hash that was cut by mistake is refused: it would look as if
+// a record had been changed.
+var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// ParseAnchor reads SEQ:HASH, as people keep it.
+func ParseAnchor(s string) (a Anchor, err error) {
+	seq, hash, ok := strings.Cut(s, ":")
+	a.Hash = hash
+	if a.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || !ok || a.Seq == 0 || !wholeHash.MatchString(hash) {
+		return a, fmt.Errorf("%.100q is not SEQ:HASH, such as 17:sha256: and 64 hexadecimal digits", s)
+	}
+	return a, nil
 }
 
 // FirstRef names the oldest segment that must exist and the hash it continues from.

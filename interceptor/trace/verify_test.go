@@ -439,3 +439,20 @@ func FuzzParseRecord(f *testing.F) {
 		}
 	})
 }
+
+// FuzzParseAnchor: an anchor has the number of a record and a whole hash, or is refused.
+func FuzzParseAnchor(f *testing.F) {
+	hash := "sha256:" + strings.Repeat("0a", 32)
+	for text, ok := range map[string]bool{"17:" + hash: true, "0:" + hash: false, "-1:" + hash: false, "17:" + hash[:len(hash)-1]: false, "17:" + hash + "\n": false, hash: false, "": false} {
+		if _, err := ParseAnchor(text); (err == nil) != ok {
+			f.Errorf("%q: %v", text, err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := ParseAnchor(text)
+		if err == nil && (a.Seq == 0 || len(a.Hash) != len(hash) || !strings.HasSuffix(text, ":"+a.Hash)) {
+			t.Errorf("%q is %+v", text, a)
+		}
+	})
+}

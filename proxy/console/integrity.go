@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,21 +52,18 @@ func (v *verify) state() (results []result, running bool) {
 	return append(results, v.results...), v.cancel != nil
 }
 
-var anchorForm = regexp.MustCompile(`^([0-9]{1,18}):(sha256:[0-9a-f]{64})$`)
-
 // startVerify begins a verification, unless one runs.
 func (c *Console) startVerify(r *request) error {
 	if err := r.checkForm(); err != nil {
 		return err
 	}
 	var o trace.VerifyOptions
-	if a := strings.TrimSpace(r.PostFormValue("anchor")); a != "" {
-		m := anchorForm.FindStringSubmatch(a)
-		if m == nil {
-			return problemf(http.StatusBadRequest, "anchor: %.100q is not SEQ:HASH, such as 17:sha256: and 64 hexadecimal digits", a)
+	if text := strings.TrimSpace(r.PostFormValue("anchor")); text != "" {
+		a, err := trace.ParseAnchor(text)
+		if err != nil {
+			return problemf(http.StatusBadRequest, "anchor: %v", err)
 		}
-		seq, _ := strconv.ParseUint(m[1], 10, 64) // at most 18 digits
-		o.Anchors = []trace.Anchor{{Seq: seq, Hash: m[2]}}
+		o.Anchors = []trace.Anchor{a}
 	}
 	dirs := c.o.Dirs
 	if n, err := strconv.Atoi(r.PostFormValue("journal")); err == nil && n > 0 && n <= len(dirs) {
