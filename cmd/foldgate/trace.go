@@ -11,7 +11,6 @@ import (
 	"iter"
 	"maps"
 	"os"
-	"os/user"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -416,11 +415,7 @@ func (e *erasure) erase(ctx context.Context) error {
 	if e.gateway != nil {
 		return e.gateway.Erase(ctx, e.seqs)
 	}
-	by := "unknown"
-	if u, err := user.Current(); err == nil {
-		by = u.Username
-	}
-	return e.journal.Erase(e.seqs, by)
+	return e.journal.Erase(e.seqs, userName())
 }
 
 func (e *erasure) report(w io.Writer, done bool) {
