@@ -48,15 +48,15 @@ var arrows = map[string][]string{
 	"interceptor/workflow":        {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/injection", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
 	"proxy/policy":                {"interceptor"},
-	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow", "internal/hosts/spelling", "proxy/memory", "proxy/policy", "proxy/server/auth"},
+	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow", "internal/hosts/spelling", "internal/publicip", "proxy/memory", "proxy/policy", "proxy/server/auth"},
 	"proxy/wire":                  {"internal/rawjson"},
 	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},
 	"proxy/server/auth":           {"interceptor", "internal/publicip"},
 	"proxy/replicas":              {"internal/redisdb", "internal/replicaid"},
-	"proxy/server":                {"interceptor", "internal/rawjson", "internal/replicaid", "proxy/replicas", "proxy/server/auth", "proxy/wire"},
+	"proxy/server":                {"interceptor", "internal/publicip", "internal/rawjson", "internal/replicaid", "proxy/replicas", "proxy/server/auth", "proxy/wire"},
 	"proxy/control":               {},
 	"proxy/pins":                  {"interceptor/injection", "internal/filelock", "internal/rawjson"},
-	"proxy/console":               {"interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "proxy/control", "proxy/pins"},
+	"proxy/console":               {"interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/publicip", "internal/rawjson", "proxy/control", "proxy/pins"},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
 	"proxy/upstream/auth":         {"internal/filelock", "internal/publicip", "internal/version", "proxy/config"},
@@ -69,7 +69,7 @@ var arrows = map[string][]string{
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "proxy/catalog", "proxy/config", "proxy/tools", "proxy/wire"},
 	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/redisdb", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/replicas", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/runner/llm", "proxy/tools", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/pins", "proxy/upstream/auth"},
+	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/publicip", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/pins", "proxy/upstream/auth"},
 }
 
 // only says which packages alone may import something foreign.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/console"
@@ -88,7 +88,7 @@ whole of it. See docs/console.md.`,
 					}
 					secure = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 				}
-			} else if host, _, err := net.SplitHostPort(address); err != nil || !isLoopback(host) {
+			} else if host, _, err := net.SplitHostPort(address); err != nil || !publicip.Loopback(host) {
 				return usageError{fmt.Errorf("--listen: %q is not a loopback address with a port, such as %s; for other addresses set console.listen in the configuration", address, consoleListen)}
 			}
 			c, err := console.New(cmd.Context(), o)
@@ -129,11 +129,6 @@ func loginOf(cfg config.Config, log *slog.Logger, operates bool) func(context.Co
 		operator := cfg.Auth.Operator != "" && slices.Contains(id.Roles, cfg.Auth.Operator)
 		return console.Account{Principal: id.Principal, Operator: operator && operates, Expires: caller.Expires}, nil
 	}
-}
-
-func isLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.IsLoopback() || host == "localhost"
 }
 
 // serveConsole serves c until ctx is done.

@@ -7,6 +7,7 @@ package publicip
 import (
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // special are the ranges beside the ones that netip knows in which no public server is.
@@ -24,5 +25,5 @@ func Is(ip netip.Addr) bool {
 // Loopback reports whether host, a name or an address, is this machine.
 func Loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }

@@ -27,7 +27,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,6 +35,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 )
@@ -587,11 +587,7 @@ func (c Config) Exposed() bool { return exposed(c.Listen) }
 
 func exposed(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	if listen == "" || err != nil || host == "localhost" {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return err != nil || !ip.Unmap().IsLoopback()
+	return err == nil && !publicip.Loopback(host)
 }
 
 // Secure reports whether the HTTP server speaks TLS.

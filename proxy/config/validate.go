@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/memory"
 	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/server/auth"
@@ -460,8 +461,7 @@ func overTLS(text string) bool {
 	if err != nil || u.Host == "" {
 		return false
 	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	return u.Scheme == "https" || u.Scheme == "http" && (u.Hostname() == "localhost" || err == nil && ip.Unmap().IsLoopback())
+	return u.Scheme == "https" || u.Scheme == "http" && publicip.Loopback(u.Hostname())
 }
 
 func (r Results) check(k *checker) {

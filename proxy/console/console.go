@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/pins"
 )
@@ -216,21 +216,16 @@ func (c *Console) guard(next http.Handler) http.Handler {
 }
 
 func (c *Console) hostAllowed(host string) bool {
-	return isLoopback(host) || slices.ContainsFunc(c.o.Hosts, func(h string) bool { return strings.EqualFold(h, hostName(host)) })
+	host = hostName(host)
+	return publicip.Loopback(host) || slices.ContainsFunc(c.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
+// hostName strips the port and the brackets.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
 	return strings.Trim(host, "[]")
-}
-
-// isLoopback reports whether a host, with or without a port, is this machine's own name.
-func isLoopback(host string) bool {
-	host = hostName(host)
-	a, err := netip.ParseAddr(host)
-	return err == nil && a.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
 // request is a request of somebody who is let in, and the answer.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/publicip"
 )
 
 // session is a browser that was let in.
@@ -51,7 +53,7 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, s *session) {
 	c.sessions[id] = s
 	c.mu.Unlock()
 	http.SetCookie(w, &http.Cookie{
-		Name: cookieName(r), Value: id, Path: "/", HttpOnly: true, Secure: r.TLS != nil || !isLoopback(r.Host), SameSite: http.SameSiteStrictMode, MaxAge: int(time.Until(s.expires).Seconds()),
+		Name: cookieName(r), Value: id, Path: "/", HttpOnly: true, Secure: r.TLS != nil || !publicip.Loopback(hostName(r.Host)), SameSite: http.SameSiteStrictMode, MaxAge: int(time.Until(s.expires).Seconds()),
 	})
 }
 

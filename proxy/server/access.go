@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/replicas"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -59,10 +59,10 @@ func (srv *HTTP) hostAllowed(r *http.Request) bool {
 		return true
 	}
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if known && !isLoopback(hostName(local.String())) {
+	if known && !publicip.Loopback(hostName(local.String())) {
 		return len(hosts) == 0
 	}
-	return isLoopback(name)
+	return publicip.Loopback(name)
 }
 
 func hostRefused(r *http.Request) string {
@@ -75,14 +75,6 @@ func hostName(hostport string) string {
 		return h
 	}
 	return strings.Trim(hostport, "[]")
-}
-
-func isLoopback(name string) bool {
-	if strings.EqualFold(name, "localhost") {
-		return true
-	}
-	a, err := netip.ParseAddr(name)
-	return err == nil && a.Unmap().IsLoopback()
 }
 
 // sameHost reports whether an origin names the host and port of the request. The default port is
