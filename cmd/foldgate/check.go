@@ -99,7 +99,7 @@ func printReport(w io.Writer, r proxy.Report) {
 		render.Printf(w, "warning: %s\n", f.Error())
 	}
 	for _, p := range r.Suspect {
-		render.Printf(w, "warning: the definition of the %s %s of %s looks wrong: %s\n", string(p.Kind), title(p), p.Server, strings.Join(p.Warnings, "; "))
+		render.Printf(w, "warning: the definition of the %s %s of %s looks wrong: %s\n", string(p.Kind), p.Title(), p.Server, strings.Join(p.Warnings, "; "))
 	}
 	if len(r.Principals) > 0 {
 		render.Printf(w, "principals: %s\n", strings.Join(r.Principals, ", "))

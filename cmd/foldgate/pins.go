@@ -39,7 +39,7 @@ func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin
 		if p.Server != args[0] {
 			continue
 		}
-		names = append(names, title(p))
+		names = append(names, p.Title())
 		if len(args) == 1 || isNamed(p, args[1]) {
 			found = append(found, p)
 		}
@@ -61,9 +61,6 @@ func isNamed(p pins.Pin, arg string) bool {
 	}
 	return p.Name == arg || p.Server+"__"+p.Name == arg
 }
-
-// title returns the name of a pin.
-func title(p pins.Pin) string { return cmp.Or(p.Name, string(p.Kind)) }
 
 func newPins(a *app) *cobra.Command {
 	var asJSON bool
@@ -93,7 +90,7 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 				if !p.Approved.IsZero() {
 					approved = p.Approved.Format(time.DateOnly)
 				}
-				rows = append(rows, []string{p.Server, string(p.Kind), firstLine(title(p)), string(p.State), p.FirstSeen.Format(time.DateOnly), approved, cmp.Or(p.By, "nobody"), strconv.Itoa(len(p.Warnings))})
+				rows = append(rows, []string{p.Server, string(p.Kind), firstLine(p.Title()), string(p.State), p.FirstSeen.Format(time.DateOnly), approved, cmp.Or(p.By, "nobody"), strconv.Itoa(len(p.Warnings))})
 			}
 			return table(cmd.OutOrStdout(), rows)
 		},
@@ -142,7 +139,7 @@ notice it within 4 seconds.`,
 				if p.State == pins.Gone {
 					did = "Forgotten"
 				}
-				render.Printf(cmd.OutOrStdout(), "%s: %s %s of %s, SHA-256 %s.\n", did, string(p.Kind), title(p), p.Server, p.SHA256)
+				render.Printf(cmd.OutOrStdout(), "%s: %s %s of %s, SHA-256 %s.\n", did, string(p.Kind), p.Title(), p.Server, p.SHA256)
 			}
 			if len(done) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "There is nothing to approve.")
@@ -168,7 +165,7 @@ func printDiffs(w io.Writer, all []pins.Pin) (n int) {
 			continue
 		}
 		n++
-		render.Printf(w, "%s of %s: %s %s\n", string(p.Kind), p.Server, title(p), string(p.State))
+		render.Printf(w, "%s of %s: %s %s\n", string(p.Kind), p.Server, p.Title(), string(p.State))
 		for _, warning := range p.Warnings {
 			render.Printf(w, "! %s\n", warning)
 		}
@@ -197,7 +194,7 @@ func (d *doctor) definitions() {
 		})
 		if n := len(waiting); n > 0 && d.cfg.PinMode(key) != "off" {
 			effect := map[string]string{"warn": "hosts get them (pins: warn)", "hold": "they are withheld (pins: hold)"}[d.cfg.PinMode(key)]
-			d.add(levelWarn, "pins", "foldgate pins diff "+key+", then foldgate pins approve "+key, "%d definitions of %s are not as they were approved, such as %s; %s", n, key, title(waiting[0]), effect)
+			d.add(levelWarn, "pins", "foldgate pins diff "+key+", then foldgate pins approve "+key, "%d definitions of %s are not as they were approved, such as %s; %s", n, key, waiting[0].Title(), effect)
 		}
 	}
 }

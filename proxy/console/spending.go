@@ -238,7 +238,7 @@ func (c *Console) tools(r *request) error {
 		i, known := at[[2]string{p.Server, p.Name}]
 		if !known || p.Kind != pins.Tool || all[i].Pin != nil { // each definition that waits has a row
 			i = len(all)
-			all = append(all, toolRow{Server: p.Server, Name: cmp.Or(p.Name, string(p.Kind)), Kind: string(p.Kind)})
+			all = append(all, toolRow{Server: p.Server, Name: p.Title(), Kind: string(p.Kind)})
 		}
 		all[i].Pin = &p
 		if c.o.Count != nil {
@@ -316,5 +316,5 @@ func (c *Console) definition(r *request) error {
 	for _, l := range p.Diff() {
 		lines = append(lines, line{l[:1], l[1:]})
 	}
-	return c.show(r, http.StatusOK, "definition", "Definition", map[string]any{"P": p, "Name": cmp.Or(p.Name, string(p.Kind)), "Lines": lines, "Waits": p.State != pins.Approved, "Calls": to("server", p.Server, "tool", p.Name)})
+	return c.show(r, http.StatusOK, "definition", "Definition", map[string]any{"P": p, "Name": p.Title(), "Lines": lines, "Waits": p.State != pins.Approved, "Calls": to("server", p.Server, "tool", p.Name)})
 }

@@ -1,6 +1,7 @@
 package pins
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -107,6 +108,9 @@ const (
 	around   = 2    // lines that Diff shows around a change
 	maxLines = 2000 // of a definition whose lines Diff compares
 )
+
+// Title returns the name of p for people: that of a tool or prompt, or "instructions".
+func (p Pin) Title() string { return cmp.Or(p.Name, string(p.Kind)) }
 
 // Diff returns how p differs from the definition that was approved last, line by line. A line begins with
 // "+ " if it is new, with "- " if it is gone, else with two spaces. Lines may hold any characters: a
