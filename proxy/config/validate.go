@@ -45,10 +45,8 @@ func (c Config) Validate() []Fault {
 			k.fault(key, "%s", msg)
 		}
 	}
-	if f := memory.Check(c.Folding); f != nil {
-		for key, err := range f {
-			k.fault("folding."+key, "%v", err)
-		}
+	for key, err := range memory.Check(c.Folding) {
+		k.fault("folding."+key, "%v", err)
 	}
 	c.Results.check(&k)
 	k.globs("run.allow", c.Run.Allow)

@@ -83,9 +83,6 @@ func Check(c folding.Config) map[string]error {
 			}
 		}
 	}
-	if len(faults) == 0 {
-		return nil
-	}
 	return faults
 }
 
@@ -118,7 +115,8 @@ func Find(c folding.Config, result json.RawMessage) []Item {
 	fixed, err := strconv.ParseFloat(c.Memory.Confidence, 64)
 	var found []Item
 	for _, v := range items.Select(doc, maxItems) {
-		item := Item{Text: shorten(join(text.Select(v, maxItems)), maxText), Source: shorten(oneLine(join(source.Select(v, 1))), maxSource), Confidence: fixed, Trust: "untrusted"}
+		whole := join(text.Select(v, maxItems))
+		item := Item{Text: folding.Shorten(whole, maxText), Source: folding.Shorten(oneLine(join(source.Select(v, 1))), maxSource), Confidence: fixed, Trust: "untrusted"}
 		if err != nil {
 			item.Confidence, _ = strconv.ParseFloat(join(confidence.Select(v, 1)), 64)
 		}
@@ -128,14 +126,15 @@ func Find(c folding.Config, result json.RawMessage) []Item {
 		if item.Source != "" && policy.MatchAny(c.Memory.Trusted, item.Source) {
 			item.Trust = "trusted"
 		}
-		item.Warnings = pins.Scan(rawjson.Quote(join(text.Select(v, maxItems))+"\n"+item.Source), nil) // with what nobody sees
+		item.Warnings = pins.Scan(rawjson.Quote(whole+"\n"+item.Source), nil) // with what nobody sees
 		found = append(found, item)
 	}
 	slices.SortStableFunc(found, func(a, b Item) int { return cmp.Compare(b.Confidence, a.Confidence) })
 	return found[:min(len(found), c.MemoryMaxItems)]
 }
 
-// document decodes a result. If its only content is a text that is JSON, this is its structured content.
+// document decodes a result. If it has no structured content, and its first content is a text that is JSON, this is
+// its structured content.
 func document(result json.RawMessage) any {
 	if _, ok := rawjson.Get(result, "structuredContent"); !ok {
 		content, _ := rawjson.Get(result, "content")
@@ -168,8 +167,6 @@ func join(values []any) string {
 	}
 	return strings.Join(parts, "\n")
 }
-
-func shorten(s string, most int) string { return folding.Shorten(s, most) }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 

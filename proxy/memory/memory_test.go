@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("Check finds %v, want a fault of %s", f, key)
 		}
 	}
-	if f := Check(config(contextd)); f != nil {
+	if f := Check(config(contextd)); len(f) > 0 {
 		t.Errorf("Check = %v", f)
 	}
 }
