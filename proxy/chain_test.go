@@ -146,7 +146,7 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		t.Errorf("the log level was restored %d times", len(restored))
 	}
 	r.tool("branch_run", `{"steps":[{"tool":"up__read"}]}`)
-	r.g.Tools.SetModels(sayingModels{}, r.g.router)
+	r.g.Tools.SetModels(sayingModels{}, r.g.router.Chain)
 	cfg := &r.g.settings.Load().Config
 	cfg.LLM.API, cfg.Folding.Memory.Tool = config.APIOpenAI, "up__read"
 	if said := r.tool("branch_create", `{"description":"look","run":true}`); !strings.Contains(said, "seen") {

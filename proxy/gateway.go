@@ -150,7 +150,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)
-	g.Tools.SetModels(llm.Models{}, g.router)
+	g.Tools.SetModels(llm.Models{}, g.router.Chain)
 	return g.watchState()
 }
 

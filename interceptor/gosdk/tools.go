@@ -93,6 +93,9 @@ func (batches) FindTools(context.Context, *conn.Request, string, string, int) ([
 	return nil, "", nil
 }
 
+// Callable implements [tools.Router]. No branch of a server in a gateway of its own runs by itself.
+func (batches) Callable(context.Context, *conn.Request) []json.RawMessage { return nil }
+
 // Lifetime implements [tools.Router].
 func (batches) Lifetime(parent *conn.Request) context.Context {
 	r := parent.Receiver.(*request)

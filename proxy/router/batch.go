@@ -44,11 +44,6 @@ func readOnly(e catalog.Entry) bool {
 	return string(hint) == "true"
 }
 
-// Run runs a call down the chain that end answers.
-func (rt *Router) Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error) {
-	return rt.Chain(ctx, c, end)
-}
-
 // CallTool runs one call of a batch, or of a branch that runs by itself, down the chain. c has its origin,
 // the shown name of the tool, its arguments and its branch; parent is the branch_run, or the
 // branch_create. The calls of a batch have a handle, and are not of foldgate's own tools. A call of

@@ -53,7 +53,7 @@ func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message)
 	}
 	c, most := a.ask(r, next)
 	c.Outcome.Late = lease == nil
-	res, err := a.t.agentCalls.Run(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	res, err := a.t.chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		reply, err := a.turn(ctx, c, r, most)
 		if err != nil {
 			return nil, err

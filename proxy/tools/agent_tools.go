@@ -42,7 +42,7 @@ func (a *agent) tools(ctx context.Context) (all []runner.Tool) {
 		}
 		list = append(list, d)
 	}
-	for _, d := range a.t.agentCalls.Callable(ctx, a.parent) {
+	for _, d := range a.t.router.Callable(ctx, a.parent) {
 		if name, _ := rawjson.GetString(d, "name"); a.llm.Selects(name) {
 			list = append(list, d)
 		}

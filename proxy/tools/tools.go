@@ -30,6 +30,8 @@ type Router interface {
 	// branch_run or branch_create. An error says why there is no result: the tool is unknown, must not be
 	// called so, or failed.
 	CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error)
+	// Callable returns the definitions of the tools that CallTool calls for the parent, as models read them.
+	Callable(ctx context.Context, parent *conn.Request) []json.RawMessage
 	// Lifetime returns the context in which a batch goes on after its request.
 	Lifetime(parent *conn.Request) context.Context
 	// FindTools finds tools by words, or all of a server, and returns the definitions of the first limit.
@@ -55,22 +57,14 @@ type Models interface {
 	Open(config.LLM) runner.Model
 }
 
-// AgentCalls makes calls for branches that run by themselves, beside [Router.CallTool].
-type AgentCalls interface {
-	// Callable returns the definitions of the tools that CallTool calls for the parent, as models read them.
-	Callable(ctx context.Context, parent *conn.Request) []json.RawMessage
-	// Run runs a call down the chain that end answers.
-	Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error)
-}
-
 // Tools are foldgate's own tools. All methods are safe for concurrent use.
 type Tools struct {
 	Options
-	lifetime   context.Context
-	router     Router
-	models     Models         // nil: no branch runs by itself
-	agentCalls AgentCalls     // likewise
-	wg         sync.WaitGroup // the batches and agents under way
+	lifetime context.Context
+	router   Router
+	models   Models            // nil: no branch runs by itself
+	chain    interceptor.Chain // down which the requests to models go
+	wg       sync.WaitGroup    // the batches and agents under way
 
 	mu sync.Mutex
 	// batches are the batches under way and those with an answer that was not fetched yet, by handle.
@@ -90,8 +84,9 @@ func New(lifetime context.Context, o Options) *Tools {
 // SetRouter sets what makes the calls of batches.
 func (t *Tools) SetRouter(r Router) { t.router = r }
 
-// SetModels lets branches run by themselves, if the configuration has a model.
-func (t *Tools) SetModels(m Models, c AgentCalls) { t.models, t.agentCalls = m, c }
+// SetModels lets branches run by themselves, if the configuration has a model. The requests to it go down
+// the chain.
+func (t *Tools) SetModels(m Models, chain interceptor.Chain) { t.models, t.chain = m, chain }
 
 // Instructions tell the model when to branch. Every session pays for them, so they state one rule
 // and the three steps.
