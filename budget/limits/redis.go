@@ -29,9 +29,8 @@ var (
 // its parts; a sorted set has the keys of all counters by the time of their expiry.
 type remote struct {
 	*redisdb.DB
-	prefix string
-	most   int64 // counters
-	take   *valkey.Lua
+	most int64 // counters
+	take *valkey.Lua
 }
 
 // OpenRedis returns a store in Redis 7 or Valkey, at a URL as of [redisdb.Open]. Gateways with one
@@ -42,14 +41,14 @@ func OpenRedis(address, prefix string) (Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store of the limits: %w", err)
 	}
-	return &remote{DB: db, prefix: db.Prefix, most: maxCounters, take: takeScript}, nil
+	return &remote{DB: db, most: maxCounters, take: takeScript}, nil
 }
 
 func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
-	keys := []string{r.prefix + "op:" + op.ID, r.prefix + "index"}
+	keys := []string{r.Prefix + "op:" + op.ID, r.Prefix + "index"}
 	args := numbers(nil, op.Tokens, op.Calls, flag(op.Whole), op.ExtraTokens, op.ExtraCalls, int64(rememberOps/time.Second), share, r.most)
 	for _, c := range op.Counters {
-		keys = append(keys, r.prefix+"c:"+c.Key)
+		keys = append(keys, r.Prefix+"c:"+c.Key)
 		args = numbers(args, c.From, min(c.Until, maxExact), c.Bucket, c.Oldest, c.Expires, c.Tokens, c.Calls, flag(c.Hard))
 	}
 	text, err := redisdb.Do(ctx, r.DB, func(client valkey.Client) (string, error) {
@@ -125,10 +124,10 @@ func (r *remote) Change(ctx context.Context, id string, how How, changes []Chang
 		if part > 0 {
 			op += "." + strconv.Itoa(part)
 		}
-		keys := []string{r.prefix + "op:" + op, r.prefix + "index"}
+		keys := []string{r.Prefix + "op:" + op, r.Prefix + "index"}
 		args := numbers(nil, int64(how), int64(rememberOps/time.Second))
 		for _, c := range some {
-			keys = append(keys, r.prefix+"c:"+c.Key)
+			keys = append(keys, r.Prefix+"c:"+c.Key)
 			args = numbers(args, c.Bucket, c.Expires, c.Tokens, c.Calls)
 		}
 		_, err := redisdb.Do(ctx, r.DB, func(client valkey.Client) (string, error) {
@@ -143,12 +142,12 @@ func (r *remote) Change(ctx context.Context, id string, how How, changes []Chang
 func (r *remote) List(ctx context.Context, keys ...string) ([]Count, error) {
 	names := make([]string, len(keys))
 	for i := range keys {
-		names[i] = r.prefix + "c:" + keys[i]
+		names[i] = r.Prefix + "c:" + keys[i]
 	}
 	return redisdb.Do(ctx, r.DB, func(client valkey.Client) (all []Count, err error) {
 		keys := names
 		if len(keys) == 0 {
-			keys, err = client.Do(ctx, client.B().Zrange().Key(r.prefix+"index").Min("0").Max("-1").Build()).AsStrSlice()
+			keys, err = client.Do(ctx, client.B().Zrange().Key(r.Prefix+"index").Min("0").Max("-1").Build()).AsStrSlice()
 		}
 		for len(keys) > 0 && err == nil {
 			some := keys[:min(256, len(keys))]
@@ -178,7 +177,7 @@ func (r *remote) List(ctx context.Context, keys ...string) ([]Count, error) {
 					counts[bucket] = u
 				}
 				for bucket, u := range counts {
-					all = append(all, Count{strings.TrimPrefix(some[i], r.prefix+"c:"), bucket, u})
+					all = append(all, Count{strings.TrimPrefix(some[i], r.Prefix+"c:"), bucket, u})
 				}
 			}
 		}
@@ -190,8 +189,8 @@ func (r *remote) Delete(ctx context.Context, keys []string) error {
 	_, err := redisdb.Do(ctx, r.DB, func(client valkey.Client) (struct{}, error) {
 		var commands valkey.Commands
 		for _, key := range keys {
-			key = r.prefix + "c:" + key
-			commands = append(commands, client.B().Del().Key(key).Build(), client.B().Zrem().Key(r.prefix+"index").Member(key).Build())
+			key = r.Prefix + "c:" + key
+			commands = append(commands, client.B().Del().Key(key).Build(), client.B().Zrem().Key(r.Prefix+"index").Member(key).Build())
 		}
 		for _, got := range client.DoMulti(ctx, commands...) {
 			if err := got.Error(); err != nil {
