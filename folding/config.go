@@ -83,11 +83,11 @@ type Remember struct {
 	Arguments map[string]any `yaml:"arguments"`
 }
 
-// The values of [Memory.OnInjection].
+// What becomes of a memory or a tool's result that looks like an instruction to the model.
 const (
 	InjectionLog   = "log"   // deliver it, and say so in the trace
 	InjectionFlag  = "flag"  // and in the text
-	InjectionBlock = "block" // leave it out
+	InjectionBlock = "block" // do not deliver it
 )
 
 // DefaultConfig returns the default limits.
