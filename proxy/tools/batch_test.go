@@ -21,47 +21,51 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
+// noTools is what a Router that only makes calls needs beside CallTool.
+type noTools struct{}
+
+func (noTools) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+	return nil, "", nil
+}
+
+func (noTools) Callable(context.Context, *conn.Request) []json.RawMessage { return nil }
+
+func (noTools) Lifetime(*conn.Request) context.Context { return context.Background() }
+
 // held is a Router that answers no call until its channel is closed.
-type held chan struct{}
+type held struct {
+	noTools
+	open chan struct{}
+}
+
+func hold() held { return held{open: make(chan struct{})} }
 
 func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"
 	select {
-	case <-h:
+	case <-h.open:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"what alice read"}]}`)}, nil
 }
 
-func (held) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
-	return nil, "", nil
-}
-
-func (held) Lifetime(*conn.Request) context.Context { return context.Background() }
-
 // answers is a Router that answers each call with the text.
-type answers string
-
-func (a answers) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
-	return nil, "", nil
+type answers struct {
+	noTools
+	text string
 }
 
 func (a answers) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"
-	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(a))) + `}]}`)}, nil
+	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(a.text)) + `}]}`)}, nil
 }
-
-func (answers) Lifetime(*conn.Request) context.Context { return context.Background() }
 
 // fails is a Router that answers the calls with these errors, one after the other.
 type fails struct {
+	noTools
 	texts []string
 	next  atomic.Int64
-}
-
-func (*fails) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
-	return nil, "", nil
 }
 
 func (f *fails) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
@@ -69,8 +73,6 @@ func (f *fails) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call
 	text := f.texts[int(f.next.Add(1)-1)%len(f.texts)]
 	return &interceptor.Result{Body: json.RawMessage(`{"isError":true,"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}]}`)}, nil
 }
-
-func (*fails) Lifetime(*conn.Request) context.Context { return context.Background() }
 
 // A failed call costs its caller at most 50 tokens, however its error looks: these have the words that
 // say what failed, and the handle of the rest if there is more.
@@ -150,7 +152,7 @@ func (t *Tools) batchOf(principal, session string) *batch {
 func TestRunningBatchIsItsOwners(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		t.Run(fmt.Sprint("strict ", strict), func(t *testing.T) {
-			goOn := make(held)
+			goOn := hold()
 			tools := newTools(t, goOn, func(c *config.Config) {
 				if strict {
 					c.Folding.SessionValidation = folding.ValidationStrict
@@ -176,7 +178,7 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 			}
 			unknown("while it runs")
 			b.detached.Store(true) // as after the time that hosts wait
-			close(goOn)
+			close(goOn.open)
 			<-b.done
 			if got := <-answer; !strings.Contains(got, "what alice read") {
 				t.Fatalf("alice reads %s", got)
@@ -239,7 +241,7 @@ func TestAnswerThatCannotBeStored(t *testing.T) {
 // A batch in a branch is paid by it, also if its answer is fetched later by a call
 // that does not say so.
 func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
-	goOn := make(held)
+	goOn := hold()
 	tools := newTools(t, goOn, nil)
 	host := tools.host("local", "")
 	id, _ := rawjson.GetString([]byte(host("branch_create", `{"description":"d","session_id":"ses_x"}`)), "structuredContent", "branch_id")
@@ -254,7 +256,7 @@ func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
 	if c.Attribution.BranchID != id || c.Attribution.Source != interceptor.SourceResult {
 		t.Errorf("the answer is paid by %q (%s), want the branch %s", c.Attribution.BranchID, c.Attribution.Source, id)
 	}
-	close(goOn)
+	close(goOn.open)
 	if got := <-done; !strings.Contains(got, "what alice read") {
 		t.Errorf("the answer = %s", got)
 	}
@@ -291,7 +293,7 @@ func TestBatchPlacesAreShared(t *testing.T) {
 // An answer that does not fit is stored before its first page is delivered, so that the next pages
 // can be read. If it can't be stored, the host is not sent to pages that there are not.
 func TestLongAnswerCanBeReadOn(t *testing.T) {
-	long := answers(strings.Repeat("a line of words\n", 400))
+	long := answers{text: strings.Repeat("a line of words\n", 400)}
 	tools := newTools(t, long, nil)
 	host := tools.host("local", "ses_test")
 	const run = `{"tool":"up__read","each":[{}],"grep":"line","max_tokens":200}`
@@ -314,7 +316,7 @@ func TestLongAnswerCanBeReadOn(t *testing.T) {
 
 // A host that cancels a branch_run is no reason to call it refused.
 func TestCancelledBatch(t *testing.T) {
-	tools := newTools(t, make(held), nil)
+	tools := newTools(t, hold(), nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancelled := errors.New("cancelled by the host")
 	go func() {
