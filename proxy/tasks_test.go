@@ -25,19 +25,21 @@ func taskRig(t *testing.T, modern bool, answer string) *rig {
 	})
 }
 
-// With a server that has no tasks, foldgate lists its own alone. Any other error reaches the host: else it
-// would take the tasks of the server for gone.
-func TestTaskListHasTheError(t *testing.T) {
-	for answer, want := range map[string]string{
-		`"error":{"code":-32601,"message":"no"}`: "",
+// foldgate lists its own tasks also if the server has none, or fails. A later page has none of them: there the
+// error reaches the host.
+func TestTaskListWithoutTheServer(t *testing.T) {
+	for answer, fault := range map[string]string{
+		`"error":{"code":-32601,"message":"no"}`: "-32601",
 		`"error":{"code":-32603,"message":"no"}`: "-32603",
-		`"error":{"code":-32602,"message":"no"}`: "-32602",
+		`"result":{"tasks":5}`:                   "-32603",
 		`"result":{"tasks":[{"taskId":"its"}]}`:  "",
 	} {
 		r := taskRig(t, false, answer)
 		r.initialize()
-		m := r.exchange(t.Context(), "tasks/list", `{}`)
-		if (m.Error != nil) != (want != "") || !strings.Contains(string(m.Error), want) || strings.Contains(answer, "its") != strings.Contains(string(m.Result), `"its"`) {
+		if m := r.exchange(t.Context(), "tasks/list", `{}`); m.Error != nil || strings.Contains(answer, "its") != strings.Contains(string(m.Result), `"its"`) {
+			t.Errorf("the server answers %s: %s %s", answer, m.Result, m.Error)
+		}
+		if m := r.exchange(t.Context(), "tasks/list", `{"cursor":"{\"up\":\"p2\"}"}`); (m.Error != nil) != (fault != "") || !strings.Contains(string(m.Error), fault) {
 			t.Errorf("the server answers %s: %s %s", answer, m.Result, m.Error)
 		}
 	}

@@ -123,7 +123,15 @@ func (r *request) end(reply *wire.Message) {
 	r.cancel(nil)
 }
 
-// leave ends the use of servers, which toServers begins.
+// enter notes the servers that the request uses.
+func (r *request) enter(servers []*upstream.Server) {
+	r.servers = servers
+	for _, srv := range servers {
+		srv.Enter()
+	}
+}
+
+// leave ends the use of servers, which enter begins.
 func (r *request) leave() {
 	for _, srv := range r.servers {
 		srv.Leave()
@@ -465,17 +473,19 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 		return srv.Builtin() || srv.Everyone() && strings.HasPrefix(c.Target.Method, "tasks/") && t.server != srv.Key
 	})
 	switch {
-	case own && c.Target.Method == "tasks/list" && !r.s.Era.TypedResults:
-		if len(owners) > 0 {
-			r.toServers(c, owners)
-		}
+	case c.Target.Method == "tasks/list" && !r.s.Era.TypedResults && (own || len(owners) > 1):
+		r.enter(owners)
 		return (*request).answerTaskList
 	case len(owners) > 0:
 		return r.toServers(c, owners)
 	case own && named:
 		return (*request).answerBranchTask
 	}
-	return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
+	return refuse(methodNotFound(rt.echo(c.Target.Method)))
+}
+
+func methodNotFound(method string) error {
+	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + method}
 }
 
 // toServers returns the handler that asks servers, and notes them on the request and the call. A
@@ -484,10 +494,7 @@ func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) han
 	if len(servers) == 0 { // removed since its name was looked up
 		return refuse(errRemoved())
 	}
-	r.servers = servers
-	for _, srv := range servers {
-		srv.Enter()
-	}
+	r.enter(servers)
 	if len(servers) == 1 {
 		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
 		return (*request).askServers

@@ -3,6 +3,8 @@ package router
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -127,25 +130,102 @@ func (r *request) answerBranchTask(ctx context.Context, c *interceptor.Call) (*i
 	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
 }
 
-// answerTaskList serves tasks/list. The first page has foldgate's own tasks before those of a server.
+// listedTasks is a page of a server's tasks/list, or why there is none.
+type listedTasks struct {
+	Tasks      []json.RawMessage `json:"tasks"`
+	NextCursor string            `json:"nextCursor"`
+	err        error
+}
+
+// answerTaskList serves tasks/list with a page of each server, the first one after foldgate's own tasks. A
+// server that fails is left out, and its failure recorded and logged. The cursor has those of the servers, by key.
 func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	res := &interceptor.Result{Body: []byte(`{"tasks":[]}`)}
-	if len(r.servers) > 0 {
-		asked, err := r.askServers(ctx, c)
+	rt, cursors := r.s.rt, map[string]string{}
+	given, later := rawjson.GetString(c.Target.Params, "cursor")
+	malformed := later && json.Unmarshal([]byte(given), &cursors) != nil
+	asked := slices.DeleteFunc(slices.Clone(r.servers), func(srv *upstream.Server) bool {
+		_, more := cursors[srv.Key]
+		return later && !more
+	})
+	if malformed || later && len(asked) == 0 {
+		return nil, invalidParams("cursor %s is not foldgate's", rt.echo(given))
+	}
+	pages := make([]listedTasks, len(asked))
+	var wg sync.WaitGroup
+	for i, srv := range asked {
+		wg.Go(func() { pages[i] = r.tasksOf(ctx, c, srv, cursors[srv.Key]) })
+	}
+	wg.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each page was scrubbed when it was read
+	out := struct {
+		Tasks      []json.RawMessage `json:"tasks"`
+		NextCursor string            `json:"nextCursor,omitempty"`
+	}{Tasks: []json.RawMessage{}}
+	own := rt.Settings().Config.LLM.Runs()
+	if own && !later {
+		out.Tasks = rt.Tools.Tasks(c)
+	}
+	answered, next := own && !later, map[string]string{}
+	var fault error
+	for i, page := range pages {
+		if page.err != nil {
+			fault = page.err
+			continue
+		}
+		answered = true
+		out.Tasks = append(out.Tasks, page.Tasks...)
+		if page.NextCursor != "" {
+			next[asked[i].Key] = page.NextCursor
+		}
+	}
+	if !answered {
+		return nil, fault
+	}
+	if len(next) > 0 {
+		out.NextCursor = string(rawjson.Marshal(next))
+	}
+	return &interceptor.Result{Body: rawjson.Marshal(out)}, nil
+}
+
+// tasksOf reads a page of a server's tasks. It is a call of foldgate's own, like the reading of other lists.
+func (r *request) tasksOf(ctx context.Context, of *interceptor.Call, srv *upstream.Server, cursor string) (page listedTasks) {
+	ctx, cancel := context.WithTimeoutCause(ctx, listWait, fmt.Errorf("upstream %s: tasks/list was not answered within %s", srv.Key, listWait))
+	defer cancel()
+	params := json.RawMessage(`{}`)
+	if cursor != "" {
+		params = rawjson.Marshal(map[string]string{"cursor": cursor})
+	}
+	c := &interceptor.Call{
+		Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: of.Origin.Identity, Session: of.Origin.Session, From: "foldgate", Correlates: []string{of.Outcome.Record}},
+		Target: interceptor.Target{Server: srv.Key, To: "upstream:" + srv.Key, Method: of.Target.Method, Params: params, Forward: params},
+	}
+	res, err := r.s.rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		cn, err := srv.Connection(ctx, r.s.scope)
 		if err != nil {
-			return nil, err
+			return nil, unavailable(ctx, srv, err)
 		}
-		if wire.ErrorCode(asked.Error) != wire.CodeMethodNotFound { // else no server has tasks
-			res = asked
+		m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c), Call: c})
+		if err != nil {
+			return nil, callFault(ctx, srv, c, err)
 		}
+		return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, nil
+	})
+	switch {
+	case err != nil:
+		page.err = err
+	case wire.ErrorCode(res.Error) == wire.CodeMethodNotFound: // it has no tasks
+		page.err = methodNotFound(r.s.rt.echo(c.Target.Method))
+		return page
+	case res.Error != nil:
+		page.err = fmt.Errorf("upstream %s: tasks/list: %s", srv.Key, res.Error)
+	default:
+		page.err = json.Unmarshal(res.Body, &page)
 	}
-	if _, later := rawjson.GetString(c.Target.Params, "cursor"); later || res.Error != nil {
-		return res, nil
+	if page.err != nil {
+		srv.Log.Warn("tasks of an upstream are not listed", "err", page.err)
 	}
-	all := r.s.rt.Tools.Tasks(c)
-	listed, _ := rawjson.Get(res.Body, "tasks")
-	for t := range rawjson.Elements(listed) {
-		all = append(all, t)
-	}
-	return &interceptor.Result{Body: rawjson.Set(res.Body, rawjson.Marshal(all), "tasks")}, nil
+	return page
 }
