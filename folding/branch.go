@@ -50,8 +50,8 @@ type Branch struct {
 	// by force. Then Digest sums up its calls.
 	Reason, Error, Digest string
 	// Message is the scrubbed message of branch_return. Late says that it came after a forced
-	// end. ReturnedBy is the connection that brought it, if that is another one than the parent's
-	// and Message was not read by [Manager.TakeMessage] yet.
+	// end. ReturnedBy is the connection that brought it, if that is another one than the parent's or
+	// Message is late, and Message was not read by [Manager.TakeMessage] yet.
 	Message    string
 	Late       bool
 	ReturnedBy string

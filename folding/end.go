@@ -79,15 +79,15 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 }
 
 // TakeMessage reports whether the caller should read the message of b, a copy from
-// [Manager.Status]: it has not, because b was returned on another connection. It is true once.
+// [Manager.Status]: it has not, because b was returned on another connection, or late. It is true once.
 func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (bool, error) {
-	if b.ReturnedBy == "" {
+	if b.ReturnedBy == "" { // nobody has to, or somebody has
 		return false, nil
 	}
 	m.finished.Lock()
 	defer m.finished.Unlock()
 	b, _, err := m.findEnded(ctx, caller, b.ID)
-	if err != nil || b.ReturnedBy == "" || b.ReturnedBy == caller.connection() {
+	if err != nil || b.ReturnedBy == "" || b.ReturnedBy == caller.connection() && !b.Late {
 		return false, err
 	}
 	b.ReturnedBy = ""
@@ -110,7 +110,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	if err != nil || !ok || !b.acceptsLateMessage() {
 		return Returned{}, notActiveError(id, b, ok, err)
 	}
-	b.Message, b.Late = r.Message, true
+	b.Message, b.Late, b.ReturnedBy = r.Message, true, caller.connection()
 	r.Branch, r.Late = b, true
 	m.mu.Lock()
 	now := m.now()

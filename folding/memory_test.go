@@ -45,7 +45,7 @@ func (r *memory) Apply(_ context.Context, changes []Change) error {
 		case OpInsert, OpFinish:
 			r.branches[c.Branch.ID] = c.Branch
 		case OpLate:
-			b.Message, b.Late = c.Branch.Message, c.Branch.Late
+			b.Message, b.Late, b.ReturnedBy = c.Branch.Message, c.Branch.Late, c.Branch.ReturnedBy
 			r.branches[c.Branch.ID] = b
 		}
 	}

@@ -158,7 +158,7 @@ var statements = [...]string{
 	OpInsert: "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
 	OpFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
 		budget_used = ?, activity = ?, completed_at = ?, returned_by = ? WHERE id = ?`,
-	OpLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
+	OpLate: "UPDATE branches SET message = ?, late = ?, returned_by = ? WHERE id = ?",
 }
 
 func (d *database) Active(ctx context.Context) ([]Branch, error) {
@@ -280,7 +280,7 @@ func (d *database) apply(ctx context.Context, c Change) error {
 	case OpFinish:
 		args = []any{string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ReturnedBy, b.ID}
 	case OpLate:
-		args = []any{b.Message, b.Late, b.ID}
+		args = []any{b.Message, b.Late, b.ReturnedBy, b.ID}
 	}
 	if _, err := d.stmts[c.Op].ExecContext(ctx, args...); err != nil {
 		return fmt.Errorf("branch %s: %w", b.ID, err)

@@ -42,7 +42,7 @@ const (
 	OpInsert Op = iota
 	// OpFinish stores the end of a branch.
 	OpFinish
-	// OpLate stores Message and Late of a branch that has ended.
+	// OpLate stores Message, Late and ReturnedBy of a branch that has ended.
 	OpLate
 )
 

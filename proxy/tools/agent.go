@@ -44,6 +44,7 @@ type agent struct {
 	done   chan struct{} // closed once answer is set
 	answer agentAnswer
 	calls  atomic.Int64
+	taken  atomic.Bool // its message was delivered
 
 	mu     sync.Mutex    // guards what follows
 	turns  int           // begun
@@ -207,19 +208,25 @@ func (a *agent) result(ctx context.Context, c *interceptor.Call) []byte {
 	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(a.take(ctx)), false, typed(c)), rawjson.Quote(a.branch.ID), "_meta", metaBranch)
 }
 
-// take returns the answer of an agent for its parent, and forgets the agent if it is done.
+// take returns the answer of an agent for its parent, and forgets the agent if it is done. Only the first who
+// takes it gets the message.
 func (a *agent) take(ctx context.Context) agentAnswer {
 	if !a.isDone() {
 		return agentAnswer{BranchID: a.branch.ID, Status: "running"}
 	}
 	a.forget()
+	answer := a.answer
+	if a.taken.Swap(true) {
+		answer.Message = ""
+		return answer
+	}
 	caller := a.parent.Call.Caller()
 	if b, err := a.t.Branches.Resolve(caller, a.branch.ID); b.ID != "" && err != nil { // it is read now, and must not be twice
 		if _, err := a.t.Branches.TakeMessage(context.WithoutCancel(ctx), caller, b); err != nil {
 			a.t.Log.Warn("a message may be shown again", "branch_id", b.ID, "err", err)
 		}
 	}
-	return a.answer
+	return answer
 }
 
 func (a *agent) forget() {

@@ -152,8 +152,14 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, err
 	}
 	if in.WaitSeconds != nil && (in.BranchID != "" || in.SessionID == "") {
-		if agents := t.agentsOf(c.Caller(), in.BranchID); len(agents) > 0 {
-			return t.awaitAll(ctx, r, agents, time.Duration(min(*in.WaitSeconds, answerWithin.Seconds()))*time.Second)
+		limit := time.Duration(min(*in.WaitSeconds, answerWithin.Seconds())) * time.Second
+		agents := t.agentsOf(c.Caller(), in.BranchID)
+		if t.runsAsTask(in.BranchID) {
+			if err := waitFor(ctx, r, agents, limit); err != nil {
+				return nil, err
+			}
+		} else if len(agents) > 0 {
+			return t.awaitAll(ctx, r, agents, limit)
 		}
 	}
 	if in.BranchID == "" && in.SessionID == "" {
@@ -204,12 +210,8 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 	} else {
 		out.ExpiresAt = stamp(b.ExpiresAt)
 	}
-	taken, err := t.Branches.TakeMessage(ctx, c.Caller(), b)
-	if err != nil {
+	if out.Message, err = t.message(ctx, c, b); err != nil {
 		return nil, err
-	}
-	if b.Late || taken { // the parent has not seen it
-		out.Message = t.paid(ctx, c, b)
 	}
 	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
 }
@@ -248,8 +250,26 @@ func (t *Tools) left(ctx context.Context, c *interceptor.Call, branch bool) (out
 	return out
 }
 
+// message returns the message of a branch if its parent has not seen it, and was not going to.
+func (t *Tools) message(ctx context.Context, c *interceptor.Call, b folding.Branch) (string, error) {
+	if t.runsAsTask(b.ID) {
+		return "", nil
+	}
+	t.mu.Lock()
+	a := t.agents[b.ID]
+	t.mu.Unlock()
+	if a != nil { // it was paid for when the branch returned
+		return a.take(ctx).Message, nil
+	}
+	taken, err := t.Branches.TakeMessage(ctx, c.Caller(), b)
+	if err != nil || !taken {
+		return "", err
+	}
+	return t.paid(ctx, c, b), nil
+}
+
 // paid charges the message of a branch to the limits and to the branch of the call, and returns what
-// both pay for. A parent that has read the message before pays again: it reads it again.
+// both pay for.
 func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
 	by, n := c.Attribution.Branch, t.Counter.Count(of.Message)
 	if unpaid := t.pay(ctx, c, by != nil, n); unpaid != "" {

@@ -101,6 +101,14 @@ func (t *Tools) task(c *interceptor.Call, id string) *task {
 	return nil
 }
 
+// runsAsTask reports whether a branch runs as a task, so that the host fetches its message.
+func (t *Tools) runsAsTask(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.tasks[id]
+	return k != nil && k.agent != nil
+}
+
 // HasTask reports whether an id is that of a task of foldgate's own that the caller may see.
 func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, id) != nil }
 

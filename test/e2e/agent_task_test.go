@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -219,6 +220,78 @@ func TestRunAsTask(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The message of a branch that ran by itself reaches the model once and is charged once, whoever asks first. That
+// of a task is in its result only.
+func TestMessageOfARunIsReadOnce(t *testing.T) {
+	t.Parallel()
+	message := strings.TrimSpace(strings.Repeat("found ", 200))
+	for _, late := range []bool{false, true} {
+		for _, task := range []bool{false, true} {
+			t.Run(fmt.Sprintf("late %v, task %v", late, task), func(t *testing.T) {
+				t.Parallel()
+				ctx := testContext(t)
+				stuck := make(chan struct{})
+				defer close(stuck)
+				g, _, _ := agentGateway(t, "openai", "", llmstub.Agent{Name: "branch", Play: func(r llmstub.Request) (llmstub.Reply, error) {
+					if late && !strings.Contains(reads(r.Messages...), "the time of this branch is over") {
+						<-stuck
+					}
+					return returns(message)(r)
+				}})
+				c := g.connect(ctx, "stdio", mcpclient.Legacy)
+				for _, fetchFirst := range []bool{false, true} {
+					parent, asked, wait := create(t, c, ctx, map[string]any{"budget": 4000}).BranchID, "", `,"wait":false`
+					if task {
+						asked, wait = `,"task":{}`, ""
+					}
+					m := call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"branch_create","arguments":{"description":"look","run":true,"parent_branch_id":%q,"timeout_seconds":1%s}%s}`, parent, wait, asked))
+					id := ""
+					for _, r := range regexp.MustCompile(`br_[0-9a-f-]{36}`).FindAllString(string(m.Result), -1) {
+						if r != parent {
+							id = r
+						}
+					}
+					times := 0
+					count := func(m mcpclient.Message) { times += min(strings.Count(string(m.Result), message), 1) }
+					fetch := func() {
+						if task {
+							count(call(t, c, ctx, "tasks/result", fmt.Sprintf(`{"taskId":%q}`, id)))
+						} else {
+							count(tool(t, c, ctx, "branch_status", fmt.Sprintf(`{"branch_id":%q,"wait_seconds":30}`, id)))
+						}
+					}
+					until(t, "the branch is over", func() bool {
+						if fetchFirst {
+							fetch()
+							return true
+						}
+						m := tool(t, c, ctx, "branch_status", fmt.Sprintf(`{"branch_id":%q}`, id))
+						count(m)
+						s := own[status](t, m)
+						return s.Status != "active" && s.Status != "timeout" || times > 0 || task && late && s.Status == "timeout"
+					})
+					for _, arguments := range []string{`{"branch_id":%q}`, `{"branch_id":%q,"wait_seconds":30}`, `{"branch_id":%q}`} {
+						count(tool(t, c, ctx, "branch_status", fmt.Sprintf(arguments, id)))
+					}
+					if task && times != 0 && !fetchFirst {
+						t.Errorf("branch_status has the message of a task %d times", times)
+					}
+					fetch()
+					m = tool(t, c, ctx, "branch_status", fmt.Sprintf(`{"branch_id":%q}`, id))
+					count(m)
+					if times != 1 && (times != 2 || !task || !fetchFirst) { // a result is fetched again
+						t.Errorf("fetched first %v: the message was read %d times: %s", fetchFirst, times, m.Result)
+					}
+					if used := statusOf(t, c, ctx, parent).BudgetUsed; used < 200 || used > 400 {
+						t.Errorf("fetched first %v: the parent paid %d tokens for a message of 200", fetchFirst, used)
+					}
+					tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":""}`, parent))
+				}
+			})
+		}
 	}
 }
 

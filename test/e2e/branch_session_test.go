@@ -298,6 +298,9 @@ func TestLateReturn(t *testing.T) {
 	if s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b}))); s.Status != "timeout" || s.Message != "it is in lexer.go" {
 		t.Errorf("branch_status after the late return = %+v", s)
 	}
+	if s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b}))); s.Message != "" {
+		t.Errorf("a second branch_status has the late message again: %+v", s)
+	}
 	g.stop()
 	late := 0
 	for _, r := range g.trace() {
