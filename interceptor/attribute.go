@@ -12,10 +12,10 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// Attribute refuses a call if [Locate] found that its branch_id names no branch the caller may use.
+// CheckBranch refuses a call if [Locate] found that its branch_id names no branch the caller may use.
 //
 // If a thread that another thread started names a branch, its later calls need not name it.
-func Attribute(m *folding.Manager) Middleware {
+func CheckBranch(m *folding.Manager) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			a := &c.Attribution
@@ -51,7 +51,7 @@ const (
 // Named reports whether the sender named the branch.
 func (s Source) Named() bool { return s == SourceArgument || s == SourceMeta || s == SourceURL }
 
-// Locate looks up the branch of a call. If the handle names no usable branch, Attribute refuses the
+// Locate looks up the branch of a call. If the handle names no usable branch, CheckBranch refuses the
 // call later.
 func Locate(m *folding.Manager, c *Call) {
 	a, caller := &c.Attribution, c.Caller()

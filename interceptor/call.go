@@ -136,7 +136,7 @@ type Attribution struct {
 	Context   string          // the path of the branch, with SubContext below it
 	Ambiguous bool            // more than one branch was possible, so the call is in main
 
-	err error // why the branch can't be used; Attribute refuses the call
+	err error // why the branch can't be used; CheckBranch refuses the call
 }
 
 // Outcome describes what happened to a call.

@@ -46,7 +46,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	log, gauge := slog.New(slog.DiscardHandler), TokenMeter{counter, 1600}
 	boundary := &Boundary{s, testPolicy{}.of}
 	locate := func(next Handler) Handler {
-		h := Attribute(m)(next)
+		h := CheckBranch(m)(next)
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if c.Attribution.Branch == nil { // else Trace has located the call
 				Locate(m, c)

@@ -33,10 +33,10 @@ func (c legacyConn) Send(_ context.Context, m wire.Message) error {
 // host drops what a server sends beside its responses.
 type host struct{}
 
-func (host) Message(wire.Message)     {}
-func (host) Answered(wire.Message)    {}
-func (host) Unsolicited(wire.Message) {}
-func (host) Refused(conn.Refusal)     {}
+func (host) Message(wire.Message)         {}
+func (host) Answered(wire.Message)        {}
+func (host) Unsolicited(wire.Message)     {}
+func (host) Undelivered(conn.Undelivered) {}
 
 func Example() {
 	lifetime, end := context.WithCancel(context.Background())

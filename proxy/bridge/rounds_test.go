@@ -26,7 +26,7 @@ func (c *modernConn) Info() conn.Info {
 type messages chan wire.Message
 
 func (m messages) Unsolicited(msg wire.Message) { m <- msg }
-func (m messages) Refused(conn.Refusal)         {}
+func (m messages) Undelivered(conn.Undelivered) {}
 func (m messages) Message(msg wire.Message)     { m <- msg }
 func (m messages) Answered(wire.Message)        {}
 

@@ -49,7 +49,7 @@ func (s *sharedConn) Unsolicited(m wire.Message) {
 		s.hosts.Unsolicited(m)
 		return
 	}
-	refusal := conn.Refusal{Message: m, Rule: conn.RuleShare, Text: "principals share this connection, and the message does not say for which call it is"}
+	refusal := conn.Undelivered{Message: m, Rule: conn.RuleShare, Text: "principals share this connection, and the message does not say for which call it is"}
 	if !s.everyone {
 		found, several := s.only(m)
 		if found != nil {
@@ -61,11 +61,11 @@ func (s *sharedConn) Unsolicited(m wire.Message) {
 		}
 		refusal.Rule, refusal.Text = conn.RuleNoCall, "the message does not say for which call it is, and it fits none or several"
 	}
-	s.hosts.Refused(refusal)
+	s.hosts.Undelivered(refusal)
 }
 
-// Refused implements [conn.Handler].
-func (s *sharedConn) Refused(r conn.Refusal) { s.hosts.Refused(r) }
+// Undelivered implements [conn.Handler].
+func (s *sharedConn) Undelivered(r conn.Undelivered) { s.hosts.Undelivered(r) }
 
 // only returns the request that an unattributed notification must be about: the only one that may
 // get it, or one of several of the same session. several means that it could be about several.

@@ -209,7 +209,7 @@ func (call *suspendedCall) Message(m wire.Message) {
 			}
 		})
 		if !served {
-			call.server.hosts.Refused(conn.Refusal{Message: m, Call: call.calledAs(), Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
+			call.server.hosts.Undelivered(conn.Undelivered{Message: m, Call: call.calledAs(), Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
 		}
 	}
 }
@@ -251,7 +251,7 @@ func (call *suspendedCall) ask(q question) {
 		}
 		return
 	}
-	code, r := 0, conn.Refusal{Message: q.m, Call: call.round.Call}
+	code, r := 0, conn.Undelivered{Message: q.m, Call: call.round.Call}
 	switch {
 	case !hostCan(call.round.Params, q.m):
 		code, r.Rule, r.Text = wire.CodeMethodNotFound, conn.RuleCapability, "the host does not support "+q.m.Method
@@ -359,7 +359,7 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 		return
 	}
 	if s.everyone {
-		s.refuse(wire.CodeMethodNotFound, conn.Refusal{Message: m, Rule: conn.RuleShare, Text: "the principals that share this connection are not asked, since " + m.Method + " does not say for which call it is"})
+		s.refuse(wire.CodeMethodNotFound, conn.Undelivered{Message: m, Rule: conn.RuleShare, Text: "the principals that share this connection are not asked, since " + m.Method + " does not say for which call it is"})
 		return
 	}
 	var best *suspendedCall
@@ -376,15 +376,15 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 		return fits
 	})
 	if best == nil {
-		s.refuse(wire.CodeMethodNotFound, conn.Refusal{Message: m, Rule: conn.RuleNoCall, Text: "no host is waiting on this connection for " + m.Method})
+		s.refuse(wire.CodeMethodNotFound, conn.Undelivered{Message: m, Rule: conn.RuleNoCall, Text: "no host is waiting on this connection for " + m.Method})
 		return
 	}
 	best.ask(question{m: m, unattributed: true})
 }
 
 // refuse answers a question of the server with an error, and reports it.
-func (s *legacyServer) refuse(code int, r conn.Refusal) {
-	s.hosts.Refused(r)
+func (s *legacyServer) refuse(code int, r conn.Undelivered) {
+	s.hosts.Undelivered(r)
 	s.reply(wire.Message{ID: r.Message.ID, Error: (&wire.Error{Code: code, Message: r.Text}).JSON()})
 }
 

@@ -51,10 +51,10 @@ func (c *fakeConn) Close() error          { return nil }
 // drop takes messages of a server and drops them.
 type drop struct{}
 
-func (drop) Unsolicited(wire.Message) {}
-func (drop) Refused(conn.Refusal)     {}
-func (drop) Message(wire.Message)     {}
-func (drop) Answered(wire.Message)    {}
+func (drop) Unsolicited(wire.Message)     {}
+func (drop) Undelivered(conn.Undelivered) {}
+func (drop) Message(wire.Message)         {}
+func (drop) Answered(wire.Message)        {}
 
 // newBridge returns a bridge that ends with the test.
 func newBridge(t *testing.T) *Bridge {
@@ -303,15 +303,15 @@ func TestRoundNamesItsCall(t *testing.T) {
 // refusals notes the messages that go to no host.
 type refusals struct {
 	drop
-	heard *[]conn.Refusal
+	heard *[]conn.Undelivered
 }
 
-func (r refusals) Refused(refusal conn.Refusal) { *r.heard = append(*r.heard, refusal) }
+func (r refusals) Undelivered(refusal conn.Undelivered) { *r.heard = append(*r.heard, refusal) }
 
 // What the server sends while a call waits for its host goes to nobody, and says so with the call. So do
 // questions beyond the limit.
 func TestRefusedWhileSuspended(t *testing.T) {
-	var heard []conn.Refusal
+	var heard []conn.Undelivered
 	b := newBridge(t)
 	w, _ := b.Wrap("up", conn.Host{Modern: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
 	call := w.(*legacyServer).suspendable("s")

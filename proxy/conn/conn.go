@@ -79,12 +79,12 @@ type Receiver interface {
 // reader, in order, so it must not block.
 type Handler interface {
 	Unsolicited(wire.Message)
-	// Refused is told of a message that goes to no host, for the trace.
-	Refused(Refusal)
+	// Undelivered is told of a message that goes to no host, for the trace.
+	Undelivered(Undelivered)
 }
 
-// Refusal is a request or notification of a server that goes to no host.
-type Refusal struct {
+// Undelivered is a request or notification of a server that goes to no host.
+type Undelivered struct {
 	// Message has at least its method.
 	Message wire.Message
 	// Call is what the message belongs to; nil if that is not known.
@@ -93,7 +93,7 @@ type Refusal struct {
 	Rule, Text string
 }
 
-// The rules of a [Refusal]. docs/trace.md explains them.
+// The rules of a [Undelivered]. docs/trace.md explains them.
 const (
 	RuleShare      = "share"
 	RuleNoCall     = "no_call"

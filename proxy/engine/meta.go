@@ -69,7 +69,7 @@ func subContext(c *interceptor.Call, value json.RawMessage, strict bool) error {
 	if value == nil {
 		return nil
 	}
-	if rawjson.KindOf(value) == rawjson.String { // Attribute refuses a bad path
+	if rawjson.KindOf(value) == rawjson.String { // CheckBranch refuses a bad path
 		c.Attribution.SubContext = rawjson.Unquote(value)
 		return nil
 	}

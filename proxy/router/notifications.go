@@ -153,16 +153,16 @@ func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message)
 	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
 }
 
-// Refused implements [upstream.Owner].
-func (s *Session) Refused(srv *upstream.Server, r conn.Refusal) { s.refused(srv.Key, r) }
+// Undelivered implements [upstream.Owner].
+func (s *Session) Undelivered(srv *upstream.Server, r conn.Undelivered) { s.refused(srv.Key, r) }
 
-func (s *Session) refused(server string, r conn.Refusal) {
+func (s *Session) refused(server string, r conn.Undelivered) {
 	s.rt.refused(interceptor.Notification{Session: s.ID, Principal: s.Principal}, server, r)
 }
 
 // refused records a message of a server that goes to no host. n names the session and the principal of
 // the connection; those of the call are better known.
-func (rt *Router) refused(n interceptor.Notification, server string, r conn.Refusal) {
+func (rt *Router) refused(n interceptor.Notification, server string, r conn.Undelivered) {
 	n.From, n.Server, n.Method = "upstream:"+server, server, r.Message.Method
 	if c := r.Call; c != nil {
 		n.Session, n.Principal, n.Era, n.Context, n.Correlates = c.Origin.Session, c.Origin.Principal, c.Origin.Revision, c.Attribution.Context, []string{c.Outcome.Record}
@@ -184,7 +184,7 @@ func (rt *Router) refused(n interceptor.Notification, server string, r conn.Refu
 func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
-		s.refused(server, conn.Refusal{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
+		s.refused(server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
 	case m.IsRequest():
 		s.ask(r, guess, server, c, m)
 	case catalog.ChangedKinds(m.Method) != nil:
@@ -204,7 +204,7 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 			}
 			s.relay(r, why, server, m)
 		}) {
-			s.refused(server, conn.Refusal{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
+			s.refused(server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
 		}
 	}
 }

@@ -164,8 +164,8 @@ func (p refused) Serve() wire.Message {
 
 func (refused) Sent() {}
 
-// Refused records a message that the server refused. It implements [server.Router].
-func (rt *Router) Refused(r server.Refusal) {
+// Rejected records a message that the server rejected. It implements [server.Router].
+func (rt *Router) Rejected(r server.Rejection) {
 	n := interceptor.Notification{From: r.From, Principal: r.Principal, Method: "message"}
 	reason, rule := trace.ReasonInvalid, fmt.Sprint("http_", r.Status)
 	switch r.Status {

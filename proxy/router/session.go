@@ -343,7 +343,7 @@ func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
 	}
 }
 
-// Refused implements [upstream.Owner].
-func (o shared) Refused(srv *upstream.Server, r conn.Refusal) {
+// Undelivered implements [upstream.Owner].
+func (o shared) Undelivered(srv *upstream.Server, r conn.Undelivered) {
 	o.rt.refused(interceptor.Notification{Principal: o.group.Principal}, srv.Key, r)
 }

@@ -146,7 +146,7 @@ func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, f *auth.Fa
 		w.Header().Set("Retry-After", "60")
 	}
 	fault := invalid(wire.CodeInvalidRequest, fmt.Sprintf("%d %s: %s", f.Status, http.StatusText(f.Status), f.Message))
-	srv.router.Refused(Refusal{From: client(r), Status: f.Status, Rule: f.Rule, Fault: fault})
+	srv.router.Rejected(Rejection{From: client(r), Status: f.Status, Rule: f.Rule, Fault: fault})
 	writeJSON(w, f.Status, fault.Response(nil))
 }
 

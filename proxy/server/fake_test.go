@@ -57,7 +57,7 @@ func (c *fakeRouter) Open(p Peer) Session {
 	return &fakeSession{c}
 }
 
-func (*fakeRouter) Refused(Refusal) {}
+func (*fakeRouter) Rejected(Rejection) {}
 
 // fakeSession is a session of a fakeRouter.
 type fakeSession struct{ *fakeRouter }

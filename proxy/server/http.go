@@ -308,7 +308,7 @@ func (srv *HTTP) control(w http.ResponseWriter, r *http.Request) {
 	h := srv.opts.Control(caller.Identity, r)
 	if h == nil {
 		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs the role that auth.auditor or auth.operator names; ask whoever runs foldgate for it")
-		srv.router.Refused(Refusal{From: client(r), Principal: caller.Principal, Status: http.StatusForbidden, Fault: fault})
+		srv.router.Rejected(Rejection{From: client(r), Principal: caller.Principal, Status: http.StatusForbidden, Fault: fault})
 		writeJSON(w, http.StatusForbidden, fault.Response(nil))
 		return
 	}
@@ -479,7 +479,7 @@ func (srv *HTTP) refuse(w http.ResponseWriter, r *http.Request, status int, id j
 
 func (srv *HTTP) refused(r *http.Request, status int, fault *wire.Error) {
 	c, _ := srv.opts.Access().Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath()) // again: most requests need it once
-	srv.router.Refused(Refusal{From: client(r), Principal: c.Principal, Status: status, Fault: fault})
+	srv.router.Rejected(Rejection{From: client(r), Principal: c.Principal, Status: status, Fault: fault})
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

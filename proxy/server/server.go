@@ -84,12 +84,12 @@ type Router interface {
 	// Open starts a session. A server opens one for each legacy HTTP session (at initialize), for
 	// each modern HTTP request, and on stdio for each era and set of capabilities, when it is first used.
 	Open(p Peer) Session
-	// Refused is told of a message that the server refused before it reached a session.
-	Refused(r Refusal)
+	// Rejected is told of a message that the server rejected before it reached a session.
+	Rejected(r Rejection)
 }
 
-// Refusal is a message that a server answered with an error of its own.
-type Refusal struct {
+// Rejection is a message that a server answered with an error of its own.
+type Rejection struct {
 	From      string      // "stdio", or "http:" and the address of the client
 	Principal string      // of the host; "" without a valid token
 	Status    int         // as of HTTP

@@ -294,7 +294,7 @@ func (s *stdioServer) open(modern bool, can wire.Capabilities) Session {
 
 // refuse answers with an error of the server's own, and tells the router. The id may be nil.
 func (s *stdioServer) refuse(status int, id []byte, fault *wire.Error) {
-	s.router.Refused(Refusal{From: "stdio", Principal: LocalPrincipal, Status: status, Fault: fault})
+	s.router.Rejected(Rejection{From: "stdio", Principal: LocalPrincipal, Status: status, Fault: fault})
 	s.log.Debug("refused a message of the host", "error", fault)
 	_ = s.out.Write(func(line []byte) []byte { return append(line, fault.Response(id)...) })
 }

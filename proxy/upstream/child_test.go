@@ -113,10 +113,10 @@ func takes(f func(wire.Message)) conn.Receiver {
 // handles is a func as a Handler, and as a Receiver that ignores the response.
 type handles func(wire.Message)
 
-func (f handles) Unsolicited(m wire.Message) { f(m) }
-func (f handles) Refused(conn.Refusal)       {}
-func (f handles) Message(m wire.Message)     { f(m) }
-func (f handles) Answered(wire.Message)      {}
+func (f handles) Unsolicited(m wire.Message)   { f(m) }
+func (f handles) Undelivered(conn.Undelivered) {}
+func (f handles) Message(m wire.Message)       { f(m) }
+func (f handles) Answered(wire.Message)        {}
 
 // callTool calls a tool of the fake server.
 func callTool(ctx context.Context, l conn.Conn, name string, event func(wire.Message)) (wire.Message, error) {

@@ -282,11 +282,11 @@ var errAsks = errors.New("a server of the modern era makes no requests, it asks 
 // refused logs and reports a message that goes to no host.
 func (s *connection) refused(method, rule string, because error, own *call) {
 	s.warn("message of upstream refused", "method", method, "because", because)
-	r := conn.Refusal{Message: wire.Message{Method: method}, Rule: rule, Text: because.Error()}
+	r := conn.Undelivered{Message: wire.Message{Method: method}, Rule: rule, Text: because.Error()}
 	if own != nil {
 		r.Call = own.request.Call
 	}
-	s.cfg.Handler.Refused(r)
+	s.cfg.Handler.Undelivered(r)
 }
 
 // idAtEnd matches an id that follows the large member of a message.

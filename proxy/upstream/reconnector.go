@@ -321,8 +321,8 @@ type handler struct {
 // Unsolicited implements [conn.Handler].
 func (h handler) Unsolicited(m wire.Message) { h.owner.Unsolicited(h.server, *h.conn, m) }
 
-// Refused implements [conn.Handler].
-func (h handler) Refused(r conn.Refusal) { h.owner.Refused(h.server, r) }
+// Undelivered implements [conn.Handler].
+func (h handler) Undelivered(r conn.Undelivered) { h.owner.Undelivered(h.server, r) }
 
 // maxEarly bounds the messages that a server sends before its connection is up.
 const maxEarly = 1000
@@ -337,15 +337,17 @@ type inbox struct {
 
 // Unsolicited implements [conn.Handler].
 func (in *inbox) Unsolicited(m wire.Message) {
-	in.hand(func(h conn.Handler) { h.Unsolicited(m) }, conn.Refusal{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait until the server is initialized"})
+	in.hand(func(h conn.Handler) { h.Unsolicited(m) }, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait until the server is initialized"})
 }
 
-// Refused implements [conn.Handler].
-func (in *inbox) Refused(r conn.Refusal) { in.hand(func(h conn.Handler) { h.Refused(r) }, r) }
+// Undelivered implements [conn.Handler].
+func (in *inbox) Undelivered(r conn.Undelivered) {
+	in.hand(func(h conn.Handler) { h.Undelivered(r) }, r)
+}
 
 // hand calls f with the handler, as soon as it is known. If too many wait, the handler hears of the
 // first refusal instead.
-func (in *inbox) hand(f func(conn.Handler), beyond conn.Refusal) {
+func (in *inbox) hand(f func(conn.Handler), beyond conn.Undelivered) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
@@ -354,7 +356,7 @@ func (in *inbox) hand(f func(conn.Handler), beyond conn.Refusal) {
 	case len(in.early) < maxEarly:
 		in.early = append(in.early, f)
 	case len(in.early) == maxEarly:
-		in.early = append(in.early, func(h conn.Handler) { h.Refused(beyond) })
+		in.early = append(in.early, func(h conn.Handler) { h.Undelivered(beyond) })
 	}
 }
 

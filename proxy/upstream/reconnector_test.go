@@ -37,7 +37,7 @@ func noBridge(_ string, _ conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, co
 type owner struct{}
 
 func (owner) Unsolicited(*Server, conn.Conn, wire.Message) {}
-func (owner) Refused(*Server, conn.Refusal)                {}
+func (owner) Undelivered(*Server, conn.Undelivered)        {}
 func (owner) Opened(*Server, conn.Conn, bool)              {}
 func (owner) Uses(*Server) bool                            { return false }
 func (owner) Retired(*Server)                              {}

@@ -70,8 +70,8 @@ type Owner interface {
 	// Unsolicited takes a message of s on c that belongs to no request. It is called from a reader,
 	// in order, and must not block.
 	Unsolicited(s *Server, c conn.Conn, m wire.Message)
-	// Refused hears of a message of s that goes to no host. It must not block.
-	Refused(s *Server, r conn.Refusal)
+	// Undelivered hears of a message of s that goes to no host. It must not block.
+	Undelivered(s *Server, r conn.Undelivered)
 	// Opened prepares a connection to s before it is used. again means that it is not the first.
 	Opened(s *Server, c conn.Conn, again bool)
 	// Uses reports whether the connection to s is needed although no call is open: by a subscription,
