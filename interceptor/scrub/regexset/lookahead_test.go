@@ -169,3 +169,26 @@ func randomText(r *rand.Rand, sam regexsample.Sampler, exprs []*Expr) string {
 	}
 	return b.String()
 }
+
+// TestHitsTurnedAway: a hit within a word is none of an expression that begins at a boundary; a branch
+// of an alternation has its lookahead.
+func TestHitsTurnedAway(t *testing.T) {
+	for expr, hits := range map[string]int{
+		`\bs\.[a-z0-9]{5}`: 1,
+		`s\.[a-z0-9]{5}`:   2,
+		`(?:s\.t|url)[a-z]{4,9}[|;]|(?:s\.tab|url)  `: 1,
+		`(?:s\.t|url)[a-z]{4,9}[|;]|(?:s\.tab|url) `:  2,
+	} {
+		set, err := New([]Pattern{{Expr: parse(t, expr)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		scratch := set.NewScratch()
+		if err := scratch.Scan("this.table is s.table| ", noLimit{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(scratch.hits[set.patterns[0].plans[0].hits]); got != hits {
+			t.Errorf("%s: %d hits are left, want %d", expr, got, hits)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package regexset
 import (
 	"math"
 	"regexp/syntax"
+	"slices"
 	"sync"
 	"unicode/utf8"
 )
@@ -121,21 +122,56 @@ type lookahead struct {
 // maxPivots bounds the bytes of pivot: more of them turn too few places away.
 const maxPivots = 32
 
-// newLookahead returns the lookahead of x, or nil if there is none.
+// newLookahead returns the lookahead of x, or nil if there is none. That of an alternation is for all
+// of its branches.
 func newLookahead(x *syntax.Regexp) *lookahead {
-	subs := flat(x, nil, true)
+	top := flat(x, nil, true)
+	branches := [][]*syntax.Regexp{top}
+	if len(top) == 1 && top[0].Op == syntax.OpAlternate {
+		branches = nil
+		for _, b := range top[0].Sub {
+			branches = append(branches, flat(b, nil, true))
+		}
+	}
+	l := &lookahead{least: unlimited}
+	var rests []*syntax.Regexp
+	for _, subs := range branches {
+		b, rest := lookaheadOf(subs)
+		if b == nil {
+			return nil
+		}
+		l.skip.add(&b.skip)
+		l.pivot.add(&b.pivot)
+		l.least, l.most, l.mostASCII = min(l.least, b.least), max(l.most, b.most), max(l.mostASCII, b.mostASCII)
+		rests = append(rests, rest)
+	}
+	if !l.pivot.narrow(maxPivots, &l.skip) {
+		return nil
+	}
+	if l.most >= unlimited {
+		l.most, l.mostASCII = math.MaxInt, math.MaxInt
+	}
+	l.rest = newProgram(&syntax.Regexp{Op: syntax.OpAlternate, Sub: rests})
+	l.rest.earliest = true
+	return l
+}
+
+// lookaheadOf returns the lookahead of a sequence and its t, or nil: the first one whose pivots a gate can
+// look at, or else the first one.
+func lookaheadOf(subs []*syntax.Regexp) (best *lookahead, t *syntax.Regexp) {
 	l := &lookahead{}
 	for n, s := range subs {
 		if l.least > 0 {
 			rest := concat(subs[n:]...)
 			l.pivot = byteSet{}
 			if empty := l.pivot.addFirst(rest); !empty && l.pivot.narrow(maxPivots, &l.skip) {
-				if l.most >= unlimited {
-					l.most, l.mostASCII = math.MaxInt, math.MaxInt
+				apart := l.pivot.apart()
+				if apart || best == nil {
+					best, t = new(*l), rest
 				}
-				l.rest = newProgram(rest)
-				l.rest.earliest = true
-				return l
+				if apart {
+					break
+				}
 			}
 		}
 		l.skip.addAll(s)
@@ -143,7 +179,7 @@ func newLookahead(x *syntax.Regexp) *lookahead {
 		_, ascii := lengths(s, 1)
 		l.least, l.most, l.mostASCII = min(l.least+lo, unlimited), min(l.most+hi, unlimited), min(l.mostASCII+ascii, unlimited)
 	}
-	return nil
+	return best, t
 }
 
 // A gate turns away literal hits by the two bytes after the word in which they begin, for all plans
@@ -165,11 +201,26 @@ var inWord = func() (in [256]bool) {
 
 // gated reports whether a gate can decide on the hits of p.
 func (p *plan) gated() bool {
-	if p.required == nil || p.required.hi > 0 || p.lookahead == nil {
-		return false
+	return p.required != nil && p.required.hi == 0 && p.lookahead != nil && p.lookahead.pivot.apart()
+}
+
+// atBoundary reports whether the matches of p begin with a required literal, at the boundary of a word.
+func (p *plan) atBoundary() bool {
+	return p.required != nil && p.required.hi == 0 && beginsWord(p.tail.tree)
+}
+
+func beginsWord(x *syntax.Regexp) bool {
+	first := flat(x, nil, true)[0]
+	if first.Op == syntax.OpAlternate {
+		return !slices.ContainsFunc(first.Sub, func(b *syntax.Regexp) bool { return !beginsWord(b) })
 	}
-	for c, pivot := range p.lookahead.pivot.has {
-		if pivot && (inWord[c] || c >= utf8.RuneSelf) {
+	return first.Op == syntax.OpWordBoundary
+}
+
+// apart reports whether b has only ASCII outside of words.
+func (b *byteSet) apart() bool {
+	for c, has := range b.has {
+		if has && (inWord[c] || c >= utf8.RuneSelf) {
 			return false
 		}
 	}

@@ -330,6 +330,13 @@ type byteSet struct {
 	lower bool
 }
 
+// add adds the bytes of o.
+func (b *byteSet) add(o *byteSet) {
+	for c, has := range o.has {
+		b.has[c] = b.has[c] || has
+	}
+}
+
 // addAll adds the bytes that matches of x may consist of.
 func (b *byteSet) addAll(x *syntax.Regexp) {
 	switch x.Op {

@@ -81,6 +81,9 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 			f.at = from[f.at]
 		}
 		u := &s.uses[f.literal]
+		if !u.inWords && withinWord(text, int(f.at)) {
+			return
+		}
 		if c.seen[f.literal] != c.scans {
 			c.seen[f.literal] = c.scans
 			for _, i := range u.patterns {
@@ -150,10 +153,19 @@ func (c *Scratch) Reset() {
 func (c *Scratch) Candidates() []int { return c.candidates }
 
 // LiteralHits calls hit for each place in a text where a literal begins, without regard to the
-// case of ASCII letters. It does not scan the text, and finds no literals with U+0130, U+017F or
+// case of ASCII letters, unless all that it is searched for begins at the boundary of a word. It does not scan the text, and finds no literals with U+0130, U+017F or
 // U+212A in place of ASCII letters.
 func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error {
-	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) { hit(int(f.at)) })
+	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) {
+		if c.set.uses[f.literal].inWords || !withinWord(text, int(f.at)) {
+			hit(int(f.at))
+		}
+	})
+}
+
+// withinWord reports whether there is no boundary of a word at byte i.
+func withinWord(text string, i int) bool {
+	return (kindBefore(text, i) == kindWord) == (kindOf(rune(text[i])) == kindWord)
 }
 
 // FindAll returns the matches of a pattern in the scanned text, as FindAllStringIndex of package

@@ -96,6 +96,7 @@ type pattern struct {
 type use struct {
 	patterns []int // a text with the literal may match them
 	lists    []int // of hits that have it
+	inWords  bool  // of matches that begin with it, one may begin within a word
 }
 
 // New compiles patterns. It fails if one for Search matches the empty string.
@@ -167,13 +168,14 @@ func (s *Set) search(sought map[string]bool) {
 	}
 	for i := range s.patterns {
 		p := &s.patterns[i]
-		gated := p.required
+		gated, inWords := p.required, !p.required
 		for _, plan := range p.plans {
-			gated = gated && plan.gated()
+			atBoundary := p.Use == Search && plan.atBoundary() // a part is tested alone
+			gated, inWords = gated && plan.gated(), inWords || !atBoundary
 			if plan.required == nil {
 				continue
 			}
-			key := fmt.Sprintf("%t %q", plan.gated(), plan.required.search)
+			key := fmt.Sprintf("%t %t %q", plan.gated(), atBoundary, plan.required.search)
 			if plan.hits = lists[key]; plan.hits == 0 {
 				plan.hits = len(s.gates)
 				lists[key] = plan.hits
@@ -182,7 +184,9 @@ func (s *Set) search(sought map[string]bool) {
 					s.gates[plan.hits] = &gate{}
 				}
 				for _, l := range plan.required.search {
-					if u := useOf(l, plan.gated()); !slices.Contains(u.lists, plan.hits) {
+					u := useOf(l, plan.gated())
+					u.inWords = u.inWords || !atBoundary
+					if !slices.Contains(u.lists, plan.hits) {
 						u.lists = append(u.lists, plan.hits)
 					}
 				}
@@ -194,6 +198,7 @@ func (s *Set) search(sought map[string]bool) {
 		for _, l := range p.filter {
 			u := useOf(l, gated)
 			u.patterns = append(u.patterns, i)
+			u.inWords = u.inWords || inWords
 		}
 	}
 	s.literals = NewLiterals(literals)
