@@ -88,11 +88,11 @@ func (c *Console) overview(r *request) error {
 		return err
 	}
 	f := query.SumFilter{Since: s.Since, Until: s.Until, Server: r.query.Get("server")}
-	rows, err := c.trace.Sums(r.Context(), f, 0, s.Unit)
+	rows, err := c.trace.Sums(r.Context(), f, s.Unit)
 	if err != nil {
 		return err
 	}
-	servers, err := c.trace.Sums(r.Context(), f, 0, "server")
+	servers, err := c.trace.Sums(r.Context(), f, "server")
 	if err != nil {
 		return err
 	}

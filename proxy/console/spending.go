@@ -91,7 +91,7 @@ func (c *Console) budgets(r *request) error {
 		default: // such as a session, which the sums do not have
 			continue
 		}
-		rows, err := c.trace.Sums(r.Context(), f, 0, "day")
+		rows, err := c.trace.Sums(r.Context(), f, "day")
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (c *Console) shownTools(ctx context.Context, states []control.Budget) (map[
 	if !slices.ContainsFunc(states, func(s control.Budget) bool { return s.Per == "tool" }) {
 		return nil, nil
 	}
-	rows, err := c.trace.Sums(ctx, query.SumFilter{}, 0, "server", "tool")
+	rows, err := c.trace.Sums(ctx, query.SumFilter{}, "server", "tool")
 	tools := make(map[string][2]string, len(rows))
 	for _, row := range rows {
 		server, tool := row.Names[0], row.Names[1]
@@ -169,7 +169,7 @@ func (c *Console) people(r *request) error {
 		"Persons": address("/people", r.query, "by", "", "principal", "", "team", ""), "Teams": address("/people", r.query, "by", "team", "principal", "", "team", ""),
 	}
 	if who == "" {
-		rows, err := c.trace.Sums(r.Context(), f, 0, by)
+		rows, err := c.trace.Sums(r.Context(), f, by)
 		if err != nil {
 			return err
 		}
@@ -178,11 +178,11 @@ func (c *Console) people(r *request) error {
 		d["More"], d["Rows"] = max(len(rows)-maxRows, 0), rows[:min(len(rows), maxRows)]
 		return c.show(r, http.StatusOK, "people", map[string]string{"principal": "People", "team": "Teams"}[by], d)
 	}
-	days, err := c.trace.Sums(r.Context(), f, 0, "day")
+	days, err := c.trace.Sums(r.Context(), f, "day")
 	if err != nil {
 		return err
 	}
-	tools, err := c.trace.Sums(r.Context(), f, 0, "server", "tool")
+	tools, err := c.trace.Sums(r.Context(), f, "server", "tool")
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (c *Console) tools(r *request) error {
 		return err
 	}
 	s.wholeDays()
-	rows, err := c.trace.Sums(r.Context(), query.SumFilter{Since: s.Since, Until: s.Until, Server: r.query.Get("server")}, 0, "server", "tool")
+	rows, err := c.trace.Sums(r.Context(), query.SumFilter{Since: s.Since, Until: s.Until, Server: r.query.Get("server")}, "server", "tool")
 	if err != nil {
 		return err
 	}

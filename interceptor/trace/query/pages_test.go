@@ -113,7 +113,7 @@ func TestSums(t *testing.T) {
 	s, dirs := randomSet(t, rng, 300)
 	for _, by := range [][]string{nil, {"hour", "server"}, {"day"}, {"principal", "tool"}, {"server"}} {
 		for _, f := range []SumFilter{{}, {Server: "files"}, {Principal: "p2"}, {Tool: "none"}} {
-			rows, err := s.Sums(t.Context(), f, 0, by...)
+			rows, err := s.Sums(t.Context(), f, by...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestSums(t *testing.T) {
 			}
 		}
 	}
-	if _, err := s.Sums(t.Context(), SumFilter{}, 0, "color"); err == nil {
+	if _, err := s.Sums(t.Context(), SumFilter{}, "color"); err == nil {
 		t.Error("by color: no error")
 	}
 }

@@ -1,14 +1,17 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // Sums are figures of records. Those of a response are of its call.
@@ -211,4 +214,136 @@ func (t *tally) save(ctx context.Context, tx *sql.Tx, segment int64, number func
 		}
 	}
 	return nil
+}
+
+// SumFilter selects the records that [Set.Sums] adds up. Names are exact; "" is any.
+type SumFilter struct {
+	// Since and Until are rounded down to whole hours, or days if a name or the sums need days.
+	Since, Until                  time.Time
+	Principal, Team, Server, Tool string
+}
+
+// SumRow has the sums of the records with a key, such as a tool's.
+type SumRow struct {
+	Start time.Time // of the hour or day; zero if not asked for
+	Names []string  // in the order of the names that were asked for
+	Sums
+}
+
+// Sums adds up records by any of hour or day, principal, team, server and tool, ordered by these.
+func (s Set) Sums(ctx context.Context, f SumFilter, by ...string) ([]SumRow, error) {
+	query, args, err := f.query(by)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*SumRow{}
+	for _, x := range s {
+		var rows []SumRow
+		err := x.retry(ctx, func() (err error) {
+			rows, err = x.sums(ctx, by, query, args)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			key := fmt.Sprintf("%d %q", row.Start.Unix(), row.Names)
+			if all[key] == nil {
+				all[key] = &SumRow{Start: row.Start, Names: row.Names}
+			}
+			all[key].Add(row.Sums)
+		}
+	}
+	out := make([]SumRow, 0, len(all))
+	for _, r := range all {
+		out = append(out, *r)
+	}
+	slices.SortFunc(out, func(a, b SumRow) int {
+		return cmp.Or(a.Start.Compare(b.Start), slices.Compare(a.Names, b.Names))
+	})
+	return out, nil
+}
+
+// query returns the query for the sums, whose columns are by and sumNames, and its arguments.
+func (f SumFilter) query(by []string) (query string, args []any, err error) {
+	var needs []int // words
+	terms := []string{"TRUE"}
+	for i, value := range [len(totalFields)]string{f.Principal, f.Team, f.Server, f.Tool} {
+		if field := totalFields[i]; value != "" {
+			needs = append(needs, field)
+			terms, args = append(terms, columns[field]+" = (SELECT id FROM word WHERE field = ? AND value = ?)"), append(args, field, blob(value))
+		}
+	}
+	var groups, numbers, shown []string
+	for i, name := range by {
+		numbers = append(numbers, strconv.Itoa(i+1))
+		switch name {
+		case "hour":
+			groups, shown = append(groups, "start AS hour"), append(shown, "hour")
+		case "day":
+			groups, shown = append(groups, "start - start % 86400 AS day"), append(shown, "day")
+		default:
+			field := slices.Index(columns[:], name)
+			if !slices.Contains(totalFields[:], field) {
+				return "", nil, Usagef("by", "%.40q: use hour, day, principal, team, server or tool", name)
+			}
+			needs, groups = append(needs, field), append(groups, name)
+			shown = append(shown, "coalesce((SELECT value FROM word WHERE id = "+name+"), '')")
+		}
+	}
+	grain := slices.IndexFunc(grains, func(g []int) bool {
+		return !slices.ContainsFunc(needs, func(field int) bool { return !slices.Contains(g, field) })
+	})
+	unit := time.Hour
+	if grain > 0 {
+		unit = 24 * time.Hour
+	}
+	terms, args = append(terms, "grain = ?"), append(args, grain)
+	if !f.Since.IsZero() {
+		terms, args = append(terms, "start >= ?"), append(args, f.Since.Truncate(unit).Unix())
+	}
+	if !f.Until.IsZero() {
+		terms, args = append(terms, "start < ?"), append(args, f.Until.Truncate(unit).Unix())
+	}
+	for _, name := range sumNames {
+		groups = append(groups, "sum("+name+") AS "+name)
+	}
+	query = "SELECT " + strings.Join(groups, ", ") + " FROM total WHERE " + strings.Join(terms, " AND ")
+	if len(by) > 0 {
+		query += " GROUP BY " + strings.Join(numbers, ", ")
+	}
+	return "SELECT " + strings.Join(append(shown, sumNames...), ", ") + " FROM (" + query + ") WHERE records > 0", args, nil
+}
+
+// sums returns the rows of a query of [SumFilter.query].
+func (x *Index) sums(ctx context.Context, by []string, query string, args []any) (rows []SumRow, err error) {
+	var sums Sums
+	var start int64
+	names := make([]string, len(by))
+	var into []any
+	for i, name := range by {
+		if name == "hour" || name == "day" {
+			into = append(into, &start)
+		} else {
+			into = append(into, &names[i])
+		}
+	}
+	for _, v := range sums.fields() {
+		into = append(into, v)
+	}
+	for err := range sqlitedb.Rows(ctx, x.database(), into, query, args...) {
+		if err != nil {
+			return nil, err
+		}
+		row := SumRow{Sums: sums}
+		for i, name := range by {
+			if name == "hour" || name == "day" {
+				row.Start = time.Unix(start, 0).UTC()
+			} else {
+				row.Names = append(row.Names, names[i])
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
 }
