@@ -70,12 +70,19 @@ func (c *Scratch) groups(p *pattern, text string, base int) ([]int, bool, error)
 		if s < 0 || err != nil {
 			return nil, err == nil, err
 		}
+		n := 2*p.Expr.NumSubexp() + 2
+		if len(text)-s < block {
+			if groups, found, ok := c.back.short(d, text, s, n); found || !ok {
+				return groups, ok, nil
+			}
+			continue
+		}
 		end, err := d.end(text, s, c.limit, false)
 		if err != nil {
 			return nil, false, err
 		}
 		if end >= 0 {
-			return c.back.groups(d, text, Span{s, end}, 2*p.Expr.NumSubexp()+2, c.limit)
+			return c.back.groups(d, text, Span{s, end}, n, c.limit)
 		}
 	}
 	return nil, false, nil
@@ -83,7 +90,7 @@ func (c *Scratch) groups(p *pattern, text string, base int) ([]int, bool, error)
 
 // A tracer finds the groups of a match. A thread of a state comes from one thread of the state
 // before, so the way of the thread that matches is followed back, and the bounds on it are noted.
-// The states come from a second run, and those of one block are kept at a time.
+// For a long match the states come from a second run, and those of one block are kept at a time.
 type tracer struct {
 	bounds []int
 	blocks []step
@@ -100,10 +107,7 @@ type step struct {
 // groups returns the bounds, n of them, of the groups of the preferred match at m, or false if
 // the DFA has no room for its states.
 func (t *tracer) groups(d *dfa, text string, m Span, n int, limit Limit) ([]int, bool, error) {
-	t.bounds = slices.Grow(t.bounds[:0], n)[:n]
-	for i := range t.bounds {
-		t.bounds[i] = -1
-	}
+	t.begin(n)
 	t.blocks = t.blocks[:0]
 	clears := d.clears
 	state := d.start(text, m.Start)
@@ -136,11 +140,54 @@ func (t *tracer) groups(d *dfa, text string, m Span, n int, limit Limit) ([]int,
 		if err := limit.Check(); err != nil {
 			return nil, false, err
 		}
-		for _, s := range slices.Backward(t.steps) {
-			thread = t.from(d.originsOf(s.state, s.class)[thread], s.at)
-		}
+		thread = t.back(d, thread)
 	}
 	return t.bounds, true, nil
+}
+
+// short is groups for the preferred match that starts at byte from of a text shorter than a block, if there
+// is one. It finds the end and the states in one run.
+func (t *tracer) short(d *dfa, text string, from, n int) (groups []int, found, ok bool) {
+	t.steps = t.steps[:0]
+	clears, through := d.clears, 0 // steps through the end of the match
+	for i, state := from, d.start(text, from); i <= len(text) && state != d.dead(); {
+		class, size := uint8(d.p.classes-1), 1
+		if i < len(text) {
+			class, size = d.p.classAt(text, i)
+		}
+		t.steps = append(t.steps, step{i, state, class})
+		var match bool
+		if state, match = d.step(state, class); match {
+			through = len(t.steps)
+		}
+		i += size
+	}
+	if d.clears != clears || through == 0 {
+		return nil, false, d.clears == clears
+	}
+	t.begin(n)
+	last := t.steps[through-1]
+	matches := d.originsOf(last.state, last.class)
+	t.steps = t.steps[:through-1]
+	t.back(d, t.from(matches[len(matches)-1], last.at))
+	return t.bounds, true, true
+}
+
+// begin clears n bounds.
+func (t *tracer) begin(n int) {
+	t.bounds = slices.Grow(t.bounds[:0], n)[:n]
+	for i := range t.bounds {
+		t.bounds[i] = -1
+	}
+}
+
+// back follows a thread after the kept steps back to where it comes from.
+func (t *tracer) back(d *dfa, thread int) int {
+	for i := len(t.steps) - 1; i >= 0; i-- {
+		s := &t.steps[i]
+		thread = t.from(d.originsOf(s.state, s.class)[thread], s.at)
+	}
+	return thread
 }
 
 // from notes the bounds on the way of a thread, which are at byte at, and returns its origin. The
