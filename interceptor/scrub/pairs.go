@@ -7,7 +7,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// pairs returns the names and values that stand apart in the scanned text, each rewritten to
+// pairs returns the names and values that stand apart in the scanned text, rewritten to
 // NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first.
 func (x *examination) pairs(text string) ([]decoded, error) {
 	var all []decoded
@@ -33,6 +33,8 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 			}
 			continue
 		}
+		var first []cell
+		lines, blocks := rewriting{text: text}, rewriting{text: text}
 		for _, m := range matches {
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
@@ -42,54 +44,89 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 				return nil, err
 			}
 			if r.Before && groups != nil {
-				name := text[m.Start+groups[4] : m.Start+groups[5]]
-				all = append(all, fromCells(text, []cell{{name, span{m.Start + groups[2], m.Start + groups[3]}}}))
+				first = append(first, cell{text[m.Start+groups[4] : m.Start+groups[5]], span{m.Start + groups[2], m.Start + groups[3]}})
 				continue
 			}
 			for n := 2; n < len(groups); n += 2 {
 				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 && (!r.Row || isRow(text, m.Start, value)) {
-					all = appendPairs(all, text, m.Start, value)
+					lines.pair(m.Start, value)
+					blocks.block(m.Start, value)
 				}
 			}
 		}
+		if len(first) > 0 {
+			all = append(all, fromCells(text, first))
+		}
+		lines.end()
+		blocks.end()
+		all = append(append(all, lines.ready...), blocks.ready...)
 	}
 	return all, nil
 }
 
-// appendPairs appends a value and the name that begins at byte at, rewritten. The value may be the first
-// line of a block in YAML: then the lines of the block are also examined as one word.
-func appendPairs(all []decoded, text string, at int, value span) []decoded {
+// A rewriting is the pairs of one rule, in their order, as lines of one text. So a text full of pairs is
+// scanned once more, not once for each.
+type rewriting struct {
+	text  string
+	part  span
+	edits []edit
+	ready []decoded
+}
+
+// pair adds a value and the name that begins at byte at.
+func (r *rewriting) pair(at int, value span) {
 	name := at
-	for name < value.Start && (inBase64(text[name]) || text[name] == '.') && text[name] != '/' && text[name] != '+' {
+	for name < value.Start && (inBase64(r.text[name]) || r.text[name] == '.') && r.text[name] != '/' && r.text[name] != '+' {
 		name++
 	}
-	edits := []edit{{span{name, value.Start}, `": "`}}
-	end := edit{span{value.End, value.End}, "\"\n"}
-	all = append(all, apply(text, span{at, value.End}, append(edits[:1:1], end)))
-	between := text[name:value.Start]
-	indent := between[len(strings.TrimRight(between, " ")):]
-	if indent == "" || !strings.HasSuffix(between, "\n"+indent) || !strings.ContainsAny(between, "|>") {
-		return all
+	if at < r.part.End {
+		r.end() // it overlaps the last one
 	}
+	if len(r.edits) == 0 {
+		r.part.Start = at
+	} else {
+		r.edits = append(r.edits, edit{span{r.part.End, at}, "\"\n\x00\n"}) // no match goes on behind it
+	}
+	r.edits = append(r.edits, edit{span{name, value.Start}, `": "`})
+	r.part.End = value.End
+}
+
+// block adds a pair whose value is the first line of a block in YAML, with the lines of the block as one
+// word.
+func (r *rewriting) block(at int, value span) {
+	text := r.text
+	line := text[strings.LastIndexByte(text[at:value.Start], '\n')+1+at : value.Start]
+	if line == "" || len(line) == value.Start-at || strings.Trim(line, " ") != "" || !strings.ContainsAny(text[at:value.Start], "|>") {
+		return
+	}
+	began := false
 	for {
-		line := lineAt(text, value.End)
-		rest := strings.TrimLeft(text[line.Start:line.End], "\r")
-		if rest != "" || line.End == len(text) {
+		end := lineAt(text, value.End)
+		rest := strings.TrimLeft(text[end.Start:end.End], "\r")
+		if rest != "" || end.End == len(text) {
 			break
 		}
-		next := lineAt(text, line.End+1)
-		word, indented := strings.CutPrefix(strings.TrimSuffix(text[next.Start:next.End], "\r"), indent)
+		next := lineAt(text, end.End+1)
+		word, indented := strings.CutPrefix(strings.TrimSuffix(text[next.Start:next.End], "\r"), line)
 		if !indented || word == "" || strings.ContainsAny(word, " \t\"'`:,") {
 			break
 		}
-		edits = append(edits, edit{span{value.End, next.Start + len(indent)}, ""})
-		value.End = next.Start + len(indent) + len(word)
+		if !began {
+			began = true
+			r.pair(at, value)
+		}
+		r.edits = append(r.edits, edit{span{value.End, next.Start + len(line)}, ""})
+		value.End = next.Start + len(line) + len(word)
+		r.part.End = value.End
 	}
-	if len(edits) == 1 {
-		return all
+}
+
+// end ends the text of the pairs so far.
+func (r *rewriting) end() {
+	if len(r.edits) > 0 {
+		r.ready = append(r.ready, apply(r.text, r.part, append(r.edits, edit{span{r.part.End, r.part.End}, "\"\n"})))
+		r.edits = nil
 	}
-	end.span = span{value.End, value.End}
-	return append(all, apply(text, span{at, value.End}, append(edits, end)))
 }
 
 // isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
