@@ -153,6 +153,7 @@ func claimsOf(r *http.Request, from sender, req *Request, body []byte) (all []cl
 	}
 	if strings.HasPrefix(req.Msg.Method, "tasks/") {
 		add("task", kindTask, text(req.Msg.Params, "taskId"))
+		add("task", "br_", text(req.Msg.Params, "taskId")) // as a legacy host sees it
 	}
 	add("suspended call", wire.SuspendedState, text(req.Msg.Params, "requestState"))
 	return all
