@@ -88,11 +88,11 @@ func readJSON(f *findings, _ []string) bool {
 		return fmt.Sprintf("%s[%d]", path, i)
 	}
 	show := func(i int, _ string, worth float64) {
-		width, most := 40, 8
+		width, most, depth := 40, 8, 2
 		if i == 0 {
-			width, most = 80, 24
+			width, most, depth = 80, 24, 3
 		}
-		f.own(i, row(i)+": "+abridge(all[i], most, width, 3), worth)
+		f.own(i, row(i)+": "+clip(abridge(all[i], most, width, depth), 6*width), worth)
 	}
 	if n := len(all); n > 0 {
 		at := len(f.totals)
@@ -101,8 +101,12 @@ func readJSON(f *findings, _ []string) bool {
 			f.totals[at] += " in " + path
 		}
 		if named {
-			for i, r := range names[:min(n, 200)] {
+			short := slices.IndexFunc(e.cols, func(c *column) bool { return c.rows*4 >= 3*n && c.long < 20*c.rows && len(c.tally.n) > 1 })
+			for i, r := range names[:min(n, 60)] {
 				names[i] = cmp.Or(strings.TrimPrefix(r, path+"."), r)
+				if short >= 0 && i < len(e.cols[short].values) {
+					names[i] += " " + e.cols[short].values[i]
+				}
 			}
 			f.fact(3, names[:min(n, 60)], nil)
 		}
@@ -113,12 +117,20 @@ func readJSON(f *findings, _ []string) bool {
 	}
 	if path != "" || items == nil { // what stands beside the items
 		at := 0
+		var sizes []string
 		for m := range rawjson.Members(value) {
-			if at++; at > 60 || "."+m.Name() == path {
-				continue
+			if at++; at > 60 {
+				break
 			}
-			f.own(at-1000, "."+clip(m.Name(), 60)+": "+abridge(m.Value, 10, 80, 2), 5/(1+float64(at)/8))
+			if short := abridge(m.Value, 0, 0, 0); short[0] == '{' || short[0] == '[' {
+				sizes = append(sizes, clip(m.Name(), 60)+" "+strings.Replace(short, "…", "", 1))
+			}
+			if "."+m.Name() != path {
+				text := clip(abridge(m.Value, 10, 80, 2), wide)
+				f.own(at-1000, "."+clip(m.Name(), 60)+": "+text, 5*max(1, math.Sqrt(float64(min(len(text), 120))/40))/(1+float64(at)/8))
+			}
 		}
+		f.fact(8, sizes, nil)
 	}
 	return true
 }

@@ -524,6 +524,9 @@ func readAligned(f *findings, sample []string) bool {
 		}
 	}
 	f.line(at, "", wide, 10)
+	for i := range at {
+		f.line(i, "", wide, 1.5*lineWorth)
+	}
 	f.table(e, len(header))
 	return true
 }
@@ -629,18 +632,25 @@ func readColumns(f *findings, sample []string) bool {
 // aligned finds a header of columns among the first lines. split returns the fields of a line.
 func aligned(lines []string) (header int, split func(string) []string) {
 	for at := range lines[:min(len(lines), 12)] {
-		names := strings.Fields(lines[at])
-		if len(names) < 2 || at+1 < len(lines) && len(names) < 3 && !rule(lines[at+1]) || count(names, isTitle) < len(names) || rule(lines[at]) {
+		below := sample(lines[at+1:])
+		if at+1 < len(lines) && rule(lines[at+1]) { // a line under the header says where columns are
+			split := columnsUnder(lines[at+1])
+			if split != nil && len(split(lines[at])) > 1 && share(below, func(l string) bool { return len(split(l)) > 1 || rule(l) }) > 0.8 {
+				return at, split
+			}
 			continue
 		}
-		below := sample(lines[at+1:])
+		names := strings.Fields(lines[at])
+		if len(names) < 3 || count(names, isTitle) < len(names) {
+			continue
+		}
 		// By gaps, if names or values have spaces; else by words, the last column has the rest.
 		parts := gap.Split(strings.TrimSpace(lines[at]), -1)
-		if len(parts) > 1 && share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) }) > 0.6 {
-			return at, func(l string) []string { return gap.Split(strings.TrimSpace(l), -1) }
-		}
-		if len(parts) == 1 && at+1 < len(lines) && !rule(lines[at+1]) {
+		if len(parts) == 1 {
 			continue
+		}
+		if share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) }) > 0.6 {
+			return at, func(l string) []string { return gap.Split(strings.TrimSpace(l), -1) }
 		}
 		if share(below, func(l string) bool { return len(strings.Fields(l)) >= len(names)-1 }) > 0.8 && len(below) >= 3 {
 			return at, func(l string) []string {
@@ -653,6 +663,36 @@ func aligned(lines []string) (header int, split func(string) []string) {
 		}
 	}
 	return 0, nil
+}
+
+// columnsUnder returns what splits a line into the columns that a ruler such as "---- ------" has. It returns
+// nil for lines that have text where the ruler has a gap.
+func columnsUnder(ruler string) func(l string) []string {
+	var starts []int
+	for i := range len(ruler) {
+		if strings.IndexByte("-=", ruler[i]) >= 0 && (i == 0 || strings.IndexByte("-=", ruler[i-1]) < 0) {
+			starts = append(starts, i)
+		}
+	}
+	if len(starts) < 2 {
+		return nil
+	}
+	return func(l string) (v []string) {
+		for i, from := range starts {
+			if from >= len(l) {
+				break
+			}
+			if from > 0 && strings.IndexByte(" |+\t", l[from-1]) < 0 {
+				return nil
+			}
+			to := len(l)
+			if i+1 < len(starts) {
+				to = min(to, starts[i+1]-1)
+			}
+			v = append(v, strings.Trim(l[from:to], " |"))
+		}
+		return v
+	}
 }
 
 // isTitle reports whether a word may stand in a header.

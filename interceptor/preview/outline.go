@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -127,9 +126,6 @@ func readOutline(f *findings, sample []string) bool {
 			}
 		}
 		inserts.tell(f, "table", nil)
-		if at := slices.IndexFunc(f.lines, func(l string) bool { return strings.TrimSpace(l) != "" && !isComment(l) }); at >= 0 {
-			f.ends(at, min(at+firstLines, len(f.lines)), 1) // behind the licence
-		}
 		if len(imports) > 0 {
 			f.totals = append(f.totals, plural(len(imports), "import"))
 			imports[0] = "imports: " + imports[0]
@@ -225,7 +221,7 @@ var imported = regexp.MustCompile(`^\s*(?:(?:import|export|from)\b(?:.*\bfrom)?\
 
 // isComment reports whether a line of a program looks like a comment only.
 func isComment(l string) bool {
-	return startsWith(strings.TrimSpace(l), []string{"//", "/*", "*", "# ", "#!", "--", ";"}) || strings.TrimSpace(l) == "#"
+	return startsWith(l, []string{"//", "/*", " *", "# ", "#\t", "#!", "--", ";"}) || strings.Trim(l, "# \t") == ""
 }
 
 // importOf returns what a line imports, "" for most lines.

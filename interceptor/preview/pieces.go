@@ -46,6 +46,9 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 	if i < 0 || i >= len(f.lines) || strings.TrimSpace(f.lines[i]) == "" {
 		return
 	}
+	if rule(f.lines[i]) {
+		worth /= 4
+	}
 	worth *= min(1.5, math.Sqrt(float64(3+len(strings.TrimSpace(f.lines[i])))/40)) // a brace says little
 	if f.at[i] == nil && worth <= 2*leastWorth {
 		return // it could never be shown
@@ -102,6 +105,15 @@ func (f *findings) fact(worth float64, parts []string, weight func(i int) float6
 // ends adds the first and the last lines of part from..to (excluded) of the text.
 func (f *findings) ends(from, to int, scale float64) {
 	w := lineWorth * scale
+	notice := from // the end of a comment before the text, such as a licence
+	for notice < to && (isComment(f.lines[notice]) || strings.TrimSpace(f.lines[notice]) == "") {
+		notice++
+	}
+	if notice-from > 2*firstLines && notice < to {
+		f.line(from, "", wide, w)
+		f.line(from+1, "", wide, w/2)
+		from = notice
+	}
 	for i, n := from, 0; i < to && n < 60; i++ {
 		if strings.TrimSpace(f.lines[i]) != "" {
 			first := w

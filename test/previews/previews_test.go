@@ -32,6 +32,7 @@ var (
 	bin  = flag.String("binary", "", "measure this foldgate instead of the one of this tree")
 	save = flag.String("save", "", "keep outputs, previews and the record of each question in this directory")
 	kept = flag.String("kept", "", "measure the outputs that -save kept in this directory, if they are there")
+	set  = flag.String("set", "", "the directory of outputs.txt and questions.txt that TestSet measures")
 )
 
 const threshold = 1000 // a branch of the default size folds from about here
@@ -162,6 +163,22 @@ func TestHeldOut(t *testing.T) {
 	if *only == "" && (total.preview < total.headTail || total.outputs < 8) {
 		t.Errorf("of %d questions about %d outputs previews answer %d, the head and the tail %d", total.questions, total.outputs, total.preview, total.headTail)
 	}
+}
+
+// TestSet measures a set of outputs that is not in the repository, as the corpus is.
+func TestSet(t *testing.T) {
+	if *set == "" {
+		t.Skip("no -set")
+	}
+	var texts [2]string
+	for i, name := range []string{"outputs.txt", "questions.txt"} {
+		text, err := os.ReadFile(filepath.Join(*set, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(text)
+	}
+	measure(t, texts[0], texts[1])
 }
 
 // measure makes the outputs, reads each through the gateway, and asks the questions.
