@@ -1,6 +1,8 @@
 package preview
 
 import (
+	"fmt"
+	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -60,13 +62,80 @@ func readPlain(f *findings, sample []string) bool {
 			f.line(s.first, s.note(), narrow, 6/(1+float64(rank)/4))
 		}
 	}
+	f.parts(6)
 	for i := max(0, len(f.lines)-60); i < len(f.lines); i++ {
 		if l := f.lines[i]; len(l) < 300 && isSummary(l) {
 			f.line(i, "", wide, 12)
 		}
 	}
 	f.ends(0, len(f.lines), 1)
+	f.starts(8)
 	return true
+}
+
+// starts tells how many lines begin with each word, if most begin with a word that others begin with, too.
+func (f *findings) starts(worth float64) {
+	var words tally
+	lines, repeated := 0, 0
+	for i, l := range f.lines {
+		if strings.TrimSpace(l) != "" {
+			lines++
+		}
+		if w := startOf(l); w != "" {
+			words.add(w, i)
+		}
+	}
+	var parts []string
+	top := words.top()
+	for rank, s := range top {
+		if s.n < 3 {
+			break
+		}
+		repeated += s.n
+		parts = append(parts, fmt.Sprintf("%s ×%s", s.value, group(s.n)))
+		f.line(s.first, "", wide, worth/(1+float64(rank)/6))
+	}
+	for _, p := range f.pieces {
+		if p.line < 0 || p.line >= len(f.lines) {
+			continue
+		}
+		if s := words.n[startOf(f.lines[p.line])]; s != nil && s.n > 2 && s.n*2 < lines {
+			p.alike = s.value
+		}
+	}
+	if len(parts) == 0 || repeated*3 < lines {
+		return
+	}
+	parts[0] = "lines begin with " + parts[0]
+	f.fact(worth, parts[:min(len(parts), 30)], func(i int) float64 { return math.Sqrt(float64(top[i].n) / float64(top[0].n)) })
+}
+
+// startOf returns the word that a line begins with, "" if it begins with something else.
+func startOf(l string) string {
+	l = strings.TrimLeft(l, " \t-|#")
+	end := strings.IndexFunc(l, func(r rune) bool {
+		return !unicode.IsLetter(r) && (r < '0' || r > '9') && !strings.ContainsRune("_.-@", r)
+	})
+	if end < 0 {
+		end = len(l)
+	}
+	if end < 2 || end > 40 || isDigit(l[0]) {
+		return ""
+	}
+	return l[:end]
+}
+
+// parts tells the lines that others stand below.
+func (f *findings) parts(worth float64) {
+	var heads []int
+	for i, l := range f.lines[:len(f.lines)-1] {
+		if t := strings.TrimSpace(l); t != "" && len(l) < wide && (indent(f.lines[i+1]) > indent(l) && strings.TrimSpace(f.lines[i+1]) != "" && indent(l) < 4 || t[len(t)-1] == ':') {
+			heads = append(heads, i)
+		}
+	}
+	if len(heads)*2 < len(f.lines) {
+		spread(len(heads), func(i, rank int) { f.line(heads[i], "", narrow, worth/(1+float64(rank)/12)) })
+	}
 }
 
 // firstWords counts the first words of lines that are in lower case or in capitals, as programs are named.
