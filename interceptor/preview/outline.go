@@ -243,7 +243,7 @@ var declared = regexp.MustCompile(`^[\s"*]*(?:\([^)]*\) *)?([@\w$.:~-]+)`)
 var called = regexp.MustCompile(`([\w:~]+)\s*\(`)
 
 // notDeclaration matches statements that look like functions of C and Java.
-var notDeclaration = regexp.MustCompile(`^\s*(?:\}?\s*else\b|if\b|for\b|foreach\b|while\b|switch\b|catch\b|return\b|do\b|try\b|with\b|elif\b|case\b|#\s*[^d]|//|\*[ /]|assert\b|await\b|throw\b|new\b)`)
+var notDeclaration = regexp.MustCompile(`^\s*(?:\}?\s*else\b|if\b|for\b|foreach\b|while\b|switch\b|catch\b|return\b|do\b|try\b|with\b|elif\b|case\b|#\s*[^d]|//|\*[ /]|assert\b|await\b|throw\b|new\b|end\w*\s*\()`)
 
 // looksCode reports whether a line starts or ends like a line of a program.
 func looksCode(l string) bool {
@@ -470,7 +470,7 @@ func readConfig(f *findings, sample []string) bool {
 var (
 	setting    = regexp.MustCompile(`^[\w.-]+[ \t]+\S`)
 	section    = regexp.MustCompile(`^\s*\[+[^\[\]]+\]+\s*$`)
-	assignment = regexp.MustCompile(`^\s*(?:export )?"?([A-Za-z_][\w."/@ -]*?)"?\s*=`)
+	assignment = regexp.MustCompile(`^\s*(?:export )?"?([A-Za-z_][\w."/@-]*(?: [\w."/@-]+)*?)"?\s*=`)
 )
 
 // readRecords reads paragraphs of "Key: value".

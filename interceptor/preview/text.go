@@ -147,7 +147,7 @@ func plural(n int, noun string) string {
 	}
 	if stem, ok := strings.CutSuffix(noun, "y"); ok && !strings.HasSuffix(stem, "e") {
 		noun = stem + "ie"
-	} else if strings.HasSuffix(noun, "tch") {
+	} else if strings.HasSuffix(noun, "ch") {
 		noun += "e"
 	}
 	return group(n) + " " + noun + "s"
