@@ -22,11 +22,16 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 				return nil, err
 			}
 		}
-		matches, err := x.scratch.FindAll(i)
+		r := x.s.rules.active[i]
+		matches, err := x.scratch.FindFrom(i, func(m regexset.Span) int {
+			if r.Before || r.Header {
+				return m.End
+			}
+			return nameEnd(text, m) // the value may be the name of the next one
+		})
 		if err != nil {
 			return nil, err
 		}
-		r := x.s.rules.active[i]
 		if r.Header {
 			if all, err = x.appendTables(all, text, matches); err != nil {
 				return nil, err
@@ -75,10 +80,7 @@ type rewriting struct {
 
 // pair adds a value and the name that begins at byte at.
 func (r *rewriting) pair(at int, value span) {
-	name := at
-	for name < value.Start && (inBase64(r.text[name]) || r.text[name] == '.') && r.text[name] != '/' && r.text[name] != '+' {
-		name++
-	}
+	name := nameEnd(r.text, regexset.Span{Start: at, End: value.Start})
 	if at < r.part.End {
 		r.end() // it overlaps the last one
 	}
@@ -129,6 +131,15 @@ func (r *rewriting) end() {
 	}
 }
 
+// nameEnd returns the end of the name at the beginning of a range.
+func nameEnd(text string, in regexset.Span) int {
+	end := in.Start + 1
+	for end < in.End && (inBase64(text[end]) || text[end] == '.') && text[end] != '/' && text[end] != '+' {
+		end++
+	}
+	return end
+}
+
 // isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
 // without a header. Of a long line it looks at the part around them.
 func isRow(text string, at int, value span) bool {
@@ -157,16 +168,23 @@ func isRow(text string, at int, value span) bool {
 
 // appendTables appends the columns with secrets of the tables in whose headers names match.
 func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
-	table, columns := -1, -1      // the end of the last one, or of a line that begins none
-	var runs [len(separators)]run // by separator
+	tried, table, columns := -1, -1, -1 // the ends of the last line that was tried, and of the last tables, or of a line that begins none
+	below := -1                         // the end of the first row of the table: the line above may be a title, and this its header
+	var runs [len(separators)]run       // by separator
 	for _, n := range names {
-		if n.Start <= min(table, columns) {
+		if n.Start <= tried || n.Start > below && n.Start <= min(table, columns) {
 			continue
 		}
 		header := lineAt(text, strings.LastIndexByte(text[:n.Start], '\n')+1)
+		tried = header.End
 		err := x.limit.spend(header.End - header.Start)
-		if err == nil && n.Start > table {
-			all, table, err = x.appendTable(all, text, header, &runs)
+		if err == nil && (n.Start > table || n.Start <= below) {
+			first, end := n.Start > table, 0
+			all, end, err = x.appendTable(all, text, header, &runs)
+			table = max(table, end)
+			if below = -1; first && table > header.End && !belowRule(text, header) {
+				below = firstRow(text, header).End
+			}
 		}
 		if err == nil && n.Start > columns {
 			all, columns, err = x.appendColumns(all, text, header)
@@ -253,6 +271,24 @@ const (
 // have: it is a row, as of an index, if its cells recur as often (a path recurs in any path), and maybe code.
 const leastRepeated = 4
 
+// firstRow returns the line below a header that is not ruled.
+func firstRow(text string, header span) span {
+	row := lineAt(text, min(header.End+1, len(text)))
+	if isRuled(text[row.Start:row.End]) {
+		row = lineAt(text, min(row.End+1, len(text)))
+	}
+	return row
+}
+
+// belowRule reports whether the line above one is ruled: then it is no title.
+func belowRule(text string, line span) bool {
+	above := text[:max(line.Start-1, 0)]
+	above = above[strings.LastIndexByte(above, '\n')+1:]
+	return above != "" && isRuled(above)
+}
+
+func isRuled(line string) bool { return strings.Trim(line, "-+=:| \r") == "" }
+
 // appendTable appends the columns with secrets of the table with a header, and returns the end of the
 // table, or of the line if there is none.
 func (x *examination) appendTable(all []decoded, text string, header span, runs *[len(separators)]run) ([]decoded, int, error) {
@@ -334,8 +370,8 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 		x.spans = appendCells(x.spans[:len(names)], text, line, separator)
 		cells := x.spans[len(names):]
 		if len(cells) != len(names) {
-			if strings.Trim(text[line.Start:line.End], "-+=:| \r") == "" {
-				continue // a ruled line
+			if isRuled(text[line.Start:line.End]) {
+				continue
 			}
 			r.end = line.Start
 			break

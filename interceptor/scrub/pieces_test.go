@@ -170,6 +170,13 @@ func TestNamesAndValues(t *testing.T) {
 		"indented cells":    " size (kB),NAME\n 1,VALUE\n",
 		"cells recur":       "#,NAME,active\n" + strings.Repeat("1,x1,no\n", 40) + strings.Repeat("2,y2,active\n", 5) + "3,VALUE,active\n",
 		"row below a word":  "It takes an api_key\nNAME  VALUE\n",
+		"two names, pipes":  "1|my_api_key|NAME|VALUE\n",
+		"two names, tabs":   "my_api_key\tNAME\tVALUE\n",
+		"two names, blanks": "my_api_key   NAME   VALUE\n",
+		"two names, cells":  "| `api_key` | `NAME` | `VALUE` |\n",
+		"two names, plain":  "| api_key | NAME | VALUE |\n",
+		"two names, HTML":   "<tr><td>api_key</td><td>NAME</td><td>VALUE</td></tr>",
+		"three names":       "token9|my_api_key|NAME|VALUE\n",
 		"row below columns": "NAME   secret_key\nNAME   VALUE\n",
 	}
 	texts, left := 0, 0
@@ -222,6 +229,7 @@ func TestNamesAndValues(t *testing.T) {
 		"x86_aeskey = 2312,  // llvm.x86.a\nx86_h7Gk29sLmQ4v = 2313,  // llvm.x86.b\n", "\t\treturn a, formatPassword\n\tcase x.UUID3, h7Gk29s.UUID3:\n",
 		"token, err := exchange(\nh7Gk29sLmQ4vRt, 1\nctx, 2\n", "static int a(K *key, int n,\n    H *h7Gk29sLmQ4vRt, int b,\n",
 		"key, value\nname, description\n", "The password, the secret and the key\nare long, random and rotated\n",
+		"| Type | Key Type |\n|---|---|\n| []byte | Symmetric Key |\n| ecdsa.PrivateKey | ECDSA Private Key |\n| x25519.PrivateKey | OKP Private Key |\n",
 		"| crate | version |\n|---|---|\n| dbus-secret-service | 4.1.0 |\n| enumflags2_derive | 0.7.12 |\n",
 		`{"keywords":["password","secret_name"],"tokens":["identifier","openBracket"]}`,
 		`{"columns":["id","password"],"rows":[["h7Gk29sLmQ4vRt","none"],["1",null]],"key":[["a"],["h7Gk29sLmQ4vRt"]]}`,

@@ -9,7 +9,7 @@ import (
 )
 
 // TestTables: the column of a secret is found whatever the other names of the header are, in each
-// format and at each place of the column.
+// format and at each place of the column, also below a title with as many cells.
 func TestTables(t *testing.T) {
 	s := newScrubber(t, Options{})
 	others := map[string][3]string{
@@ -53,7 +53,14 @@ func TestTables(t *testing.T) {
 			return b.String()
 		}
 	}
+	titled := func(write func(rows [][]string) string) func(rows [][]string) string {
+		return func(rows [][]string) string {
+			title := append([]string{"API keys", "2026"}, make([]string, len(rows[0])-2)...)
+			return write(slices.Insert(rows, 0, title))
+		}
+	}
 	forms := map[string]func(rows [][]string) string{
+		"CSV, title": titled(line(",")), "TSV, title": titled(line("\t")), "Markdown, title": titled(piped("---")),
 		"CSV": line(","), "CSV, blank": line(", "), "semicolons": line(";"), "TSV": line("\t"),
 		"Markdown": piped("---"), "pipes": line("|"), "psql": line(" | "),
 		"CSV, open": func(rows [][]string) string { return strings.ReplaceAll(line(",")(rows), "\n", ",,\n") },
