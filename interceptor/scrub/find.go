@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
@@ -305,31 +306,39 @@ func (x *examination) lineBreaks() []int32 {
 
 // entropy returns the Shannon entropy of s in bits a character, divided by bytes as in gitleaks.
 func entropy(s string) float64 {
-	var counts [128]int
-	others := map[rune]int{}
+	var e float64
+	if len(s) < len(terms) && regexset.ASCII(s) {
+		var counts [utf8.RuneSelf]uint8
+		for i := range len(s) {
+			counts[s[i]%utf8.RuneSelf]++
+		}
+		for i := range len(s) {
+			n := &counts[s[i]%utf8.RuneSelf]
+			e -= terms[len(s)][*n] // 0 if the character has been counted
+			*n = 0
+		}
+		return e
+	}
+	var counts [utf8.RuneSelf]int
+	var others map[rune]int
 	for _, c := range s {
-		if c < 128 {
+		switch {
+		case c < utf8.RuneSelf:
 			counts[c]++
-		} else {
+		case others == nil:
+			others = map[rune]int{c: 1}
+		default:
 			others[c]++
 		}
 	}
-	var e float64
 	inv := 1 / float64(len(s))
-	add := func(n int) {
-		if len(s) < len(terms) {
-			e -= terms[len(s)][n]
-		} else {
+	for _, n := range counts {
+		if n > 0 {
 			e -= term(n, inv)
 		}
 	}
-	for _, n := range counts {
-		if n > 0 {
-			add(n)
-		}
-	}
 	for _, n := range others {
-		add(n)
+		e -= term(n, inv)
 	}
 	return e
 }

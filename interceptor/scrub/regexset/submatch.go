@@ -93,6 +93,7 @@ func (c *Scratch) groups(p *pattern, text string, base int) ([]int, bool, error)
 // For a long match the states come from a second run, and those of one block are kept at a time.
 type tracer struct {
 	bounds []int
+	left   int // bounds of groups that are not known
 	blocks []step
 	steps  []step
 }
@@ -127,7 +128,7 @@ func (t *tracer) groups(d *dfa, text string, m Span, n int, limit Limit) ([]int,
 		return nil, false, nil
 	}
 	thread := t.from(matches[len(matches)-1], m.End)
-	for len(t.blocks) > 0 {
+	for len(t.blocks) > 0 && t.left > 0 {
 		last := t.blocks[len(t.blocks)-1]
 		t.blocks = t.blocks[:len(t.blocks)-1]
 		t.steps = t.steps[:0]
@@ -156,6 +157,10 @@ func (t *tracer) short(d *dfa, text string, from, n int) (groups []int, found, o
 			class, size = d.p.classAt(text, i)
 		}
 		t.steps = append(t.steps, step{i, state, class})
+		if next := d.trans[int(state)+int(class)]; next > 0 {
+			state, i = next, i+size
+			continue
+		}
 		var match bool
 		if state, match = d.step(state, class); match {
 			through = len(t.steps)
@@ -175,15 +180,16 @@ func (t *tracer) short(d *dfa, text string, from, n int) (groups []int, found, o
 
 // begin clears n bounds.
 func (t *tracer) begin(n int) {
+	t.left = n - 2 // without the first pair
 	t.bounds = slices.Grow(t.bounds[:0], n)[:n]
 	for i := range t.bounds {
 		t.bounds[i] = -1
 	}
 }
 
-// back follows a thread after the kept steps back to where it comes from.
+// back follows a thread after the kept steps back to where it comes from, or until all bounds are known.
 func (t *tracer) back(d *dfa, thread int) int {
-	for i := len(t.steps) - 1; i >= 0; i-- {
+	for i := len(t.steps) - 1; i >= 0 && t.left > 0; i-- {
 		s := &t.steps[i]
 		thread = t.from(d.originsOf(s.state, s.class)[thread], s.at)
 	}
@@ -196,6 +202,7 @@ func (t *tracer) from(o origin, at int) int {
 	for _, b := range o.bounds {
 		if int(b) < len(t.bounds) && t.bounds[b] < 0 {
 			t.bounds[b] = at
+			t.left--
 		}
 	}
 	return o.thread
