@@ -36,7 +36,9 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	if len(hidden) > 0 {
 		known := merge(slices.Clone(marks))
 		line, at := 1, 0
-		for _, m := range merge(hidden) {
+		hidden = merge(hidden)
+		marks, found = slices.Grow(marks, len(hidden)), slices.Grow(found, len(hidden))
+		for _, m := range hidden {
 			if covered(known, m.span) {
 				continue
 			}
@@ -53,7 +55,10 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 }
 
 func findings(text string, hits []hit) []Finding {
-	var found []Finding
+	if len(hits) == 0 {
+		return nil
+	}
+	found := make([]Finding, 0, len(hits))
 	for _, h := range reported(text, hits) {
 		found = append(found, Finding{Rule: h.rule.ID, Line: h.at.startLine + 1})
 	}

@@ -713,6 +713,7 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 		plain, _, _ := bytes.Cut(body[i:min(i+limit-pos, len(body))], []byte{'\\'})
 		i, pos = i+len(plain), pos+len(plain)
 	}
+	rule, quoted := "", []byte(nil) // of the last mark
 	for _, m := range merge(t.marks) {
 		from, to := i, i
 		for i < len(body) && pos < m.Start {
@@ -724,7 +725,9 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 		for i < len(body) && pos < m.End {
 			step(m.End)
 		}
-		quoted := rawjson.Quote(replacement(m.rule))
+		if quoted == nil || m.rule != rule {
+			rule, quoted = m.rule, rawjson.Quote(replacement(m.rule))
+		}
 		dst = append(dst, quoted[1:len(quoted)-1]...)
 	}
 	dst = append(dst, body[i:]...)
@@ -764,9 +767,12 @@ func (d *document) findings() []Finding {
 				path[last].index++ // of no use in an object
 			}
 		}
-		for len(out) < len(d.found) && d.found[len(out)].at == t.Start {
+		for at := ""; len(out) < len(d.found) && d.found[len(out)].at == t.Start; {
+			if at == "" {
+				at = where(path)
+			}
 			f := d.found[len(out)].Finding
-			f.Where = where(path)
+			f.Where = at
 			out = append(out, f)
 		}
 		if t.Event == rawjson.ObjectStart || t.Event == rawjson.ArrayStart {

@@ -1,7 +1,6 @@
 package scrub
 
 import (
-	"cmp"
 	"regexp"
 	"slices"
 	"sort"
@@ -17,6 +16,7 @@ type mark struct {
 // appendMarks appends the marks for hits in text. Marks of generic rules are the last: if two
 // rules found one range, merge takes the first.
 func appendMarks(marks []mark, text string, hits []hit) []mark {
+	marks = slices.Grow(marks, len(hits))
 	for _, generic := range []bool{false, true} {
 		for i := range hits {
 			if hits[i].rule.generic != generic {
@@ -171,10 +171,16 @@ func kindOf(c byte) byte {
 // merge sorts marks and joins those that overlap. The longest one, or else the first, gives the
 // rule.
 func merge(marks []mark) []mark {
-	slices.SortStableFunc(marks, func(a, b mark) int {
-		return cmp.Or(a.Start-b.Start, b.End-a.End)
-	})
-	var out []mark
+	order := func(a, b mark) int {
+		if a.Start != b.Start {
+			return a.Start - b.Start
+		}
+		return b.End - a.End
+	}
+	if !slices.IsSortedFunc(marks, order) {
+		slices.SortStableFunc(marks, order)
+	}
+	out := make([]mark, 0, len(marks))
 	longest := 0
 	for _, m := range marks {
 		n := m.End - m.Start
@@ -203,10 +209,12 @@ func redact(text string, marks []mark) string {
 	}
 	var b strings.Builder
 	b.Grow(len(text) + 64)
-	at := 0
+	at, rule, with := 0, "", replacement("")
 	for _, m := range merge(marks) {
-		b.WriteString(text[at:m.Start])
-		b.WriteString(replacement(m.rule))
+		if b.WriteString(text[at:m.Start]); m.rule != rule {
+			rule, with = m.rule, replacement(m.rule)
+		}
+		b.WriteString(with)
 		at = m.End
 	}
 	b.WriteString(text[at:])
