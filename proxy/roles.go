@@ -106,6 +106,14 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// RecordRead writes to the trace of c that by reads a part of it with a command, such as a record by its id.
+func RecordRead(c config.Config, by, part, name string) error {
+	return engine.Record(c, func(r *interceptor.Recorder) {
+		facts := map[string]string{"path": "/v1/read", "query": r.Boundary.Text(part + "=" + name), "user": strconv.Itoa(os.Getuid()), "by": r.Boundary.Text(by)}
+		r.Note(&trace.Record{From: "operator", To: []string{"foldgate"}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts)})
+	})
+}
+
 // RecordLogin writes a login of a person, by a command of the operator, to the trace of c.
 func RecordLogin(c config.Config, e upstream.LoginEvent) error {
 	return engine.Record(c, func(r *interceptor.Recorder) { recordLogin(r, e, strconv.Itoa(os.Getuid())) })

@@ -77,6 +77,9 @@ whole of it. See docs/console.md.`,
 			o.Count = counter.Count
 			info, err := os.Stat(o.State)
 			o.Operates = err == nil && ownedByMe(info)
+			if o.Operates && len(t.dirs) == 0 { // else it is a copy, or would get files of another user
+				o.RecordRead = func(by, part, name string) error { return proxy.RecordRead(cfg, by, part, name) }
+			}
 			address, own := listen, cfg.Console.Listen != "" && !cmd.Flags().Changed("listen")
 			var secure *tls.Config
 			if own {

@@ -38,6 +38,9 @@ type Options struct {
 	State string
 	// Budgets returns what the limits have left, for when no gateway runs; nil: there are no limits.
 	Budgets func(context.Context) ([]control.Budget, error)
+	// RecordRead writes to the trace that by reads a part of it, for when no gateway runs; nil: the
+	// journals are not to be written to.
+	RecordRead func(by, part, name string) error
 	// Shown returns the name under which hosts see a tool of a server. Limits for tools have such names.
 	Shown func(server, tool string) string
 	// Count returns the tokens of a text; nil: costs of definitions are left out.
@@ -67,6 +70,7 @@ type Console struct {
 	mux   http.Handler
 	verify
 	exporting sync.Mutex
+	reading   sync.Mutex // one RecordRead at a time opens the journal
 
 	link string // the secret of the one-time link
 

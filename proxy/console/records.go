@@ -89,12 +89,9 @@ func (c *Console) record(r *request) error {
 // recordWait bounds the wait for the gateway that records a read.
 const recordWait = 2 * time.Second
 
-// recordRead lets a gateway record what somebody who logged in reads, before it is shown. The log has it,
-// too, because a gateway need not run. Who has the one-time link has the files.
+// recordRead records what somebody reads before it is shown: at a gateway that runs, else with RecordRead.
+// The log has it, too.
 func (c *Console) recordRead(r *request, part, name string) {
-	if c.o.Login == nil {
-		return
-	}
 	c.o.Log.Info("somebody reads the trace", "principal", r.session.Principal, part, name)
 	ctx, cancel := context.WithTimeout(r.Context(), recordWait)
 	defer cancel()
@@ -106,6 +103,11 @@ func (c *Console) recordRead(r *request, part, name string) {
 			return
 		}
 		failed = errors.Join(failed, err)
+	}
+	if failed == nil && c.o.RecordRead != nil {
+		c.reading.Lock()
+		defer c.reading.Unlock()
+		failed = c.o.RecordRead(r.session.Principal, part, name)
 	}
 	if failed != nil {
 		c.o.Log.Warn("the trace does not say who reads it", "err", failed)

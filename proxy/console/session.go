@@ -90,7 +90,7 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request) {
 		c.outside(w, r, "login", map[string]any{"Error": "This link was used, or it is of another start of the console."})
 		return
 	}
-	c.begin(w, r, &session{Principal: c.o.User, Operator: c.o.Operates, expires: time.Now().Add(sessionTime)})
+	c.begin(w, r, &session{Principal: c.o.User + " (local link)", Operator: c.o.Operates, expires: time.Now().Add(sessionTime)})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
