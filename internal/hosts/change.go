@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -157,6 +158,9 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 		return nil, false, err
 	}
 	touched := append(slices.Clone(rec.Moved), h.own())
+	if text, err = h.restore(c.Before, old, rec); text != nil || err != nil {
+		return text, false, cmp.Or(err, verify(s, c.Before, text, h.table(), touched, nil))
+	}
 	empty := rec.Sum != "" && lookup(was, h.table()) == nil
 	if text, err = s.remove(c.Before, h.table(), Entry, empty); err != nil {
 		return nil, false, err
@@ -184,6 +188,48 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 		}
 	}
 	return text, false, verify(s, c.Before, text, h.table(), touched, nil)
+}
+
+// restore returns now with the tables of before Connect, comments included. It returns nil if one of them is
+// not as Connect left it, or if the syntax has no tables that are one text.
+func (h Host) restore(now, old []byte, rec *record) (text []byte, err error) {
+	s, ok := h.syntax.(jsonc)
+	if !ok || !rec.Existed {
+		return nil, nil
+	}
+	source, err := s.text(now, h.table(), Entry)
+	if err != nil || source == nil {
+		return nil, err
+	}
+	left := old
+	tables := []entry{entry(h.table())}
+	for _, m := range rec.Moved {
+		if left, err = s.remove(left, m.table(), m.name(), false); err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(tables, func(t entry) bool { return slices.Equal(t, m.table()) }) {
+			tables = append(tables, m.table())
+		}
+	}
+	if left, err = s.paste(left, h.table(), Entry, source); err != nil {
+		return nil, err
+	}
+	text = now
+	for _, t := range tables {
+		was, errWas := s.text(old, t.table(), t.name())
+		wrote, errWrote := s.text(left, t.table(), t.name())
+		is, errIs := s.text(now, t.table(), t.name())
+		if err := cmp.Or(errWas, errWrote, errIs); err != nil {
+			return nil, err
+		}
+		if was == nil || !bytes.Equal(is, wrote) {
+			return nil, nil
+		}
+		if text, err = s.paste(text, t.table(), t.name(), was); err != nil {
+			return nil, err
+		}
+	}
+	return text, nil
 }
 
 // Empty reports that the file is already as it should be.

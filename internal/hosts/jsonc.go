@@ -182,7 +182,7 @@ func (l layout) insert(data []byte, v hujson.Value, member string) []byte {
 	switch {
 	case bytes.ContainsRune(data[v.StartOffset+1:first], '\n'):
 		space = newline(data) + indentAt(data, first)
-	case keep > 0: // the comment may end with its line
+	case toLineEnd(data[from : from+keep]):
 		space = newline(data) + l.base + l.unit
 	}
 	text := replace(data, from+keep, from+keep, space+member+trailing)
@@ -219,7 +219,7 @@ func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]by
 		start, end = v.StartOffset+1, v.EndOffset-1
 	}
 	by := ""
-	if rest := data[end:]; start > m.Name.StartOffset-len(m.Name.BeforeExtra) && !bytes.ContainsRune(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))], '\n') {
+	if rest := data[end:]; toLineEnd(data[m.Name.StartOffset-len(m.Name.BeforeExtra):start]) && !bytes.ContainsRune(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))], '\n') {
 		by = newline(data) // ends a comment
 	}
 	text := replace(data, start, end, by)
@@ -233,6 +233,12 @@ func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]by
 		return j.remove(text, path[:len(path)-1], path[len(path)-1], false)
 	}
 	return text, nil
+}
+
+// toLineEnd reports whether the last of some comments may end with its line.
+func toLineEnd(comments []byte) bool {
+	line := comments[lineStart(comments, len(comments)):]
+	return trimmed(line) > 0 && (bytes.Contains(line, []byte("//")) || !bytes.HasSuffix(bytes.TrimSpace(line), []byte("*/")))
 }
 
 // layout is how a file is indented.
