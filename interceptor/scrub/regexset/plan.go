@@ -227,13 +227,18 @@ func (b *byteSet) apart() bool {
 	return true
 }
 
-// lets reports whether the gate lets a hit pass in a word that ends at byte i of text.
-func (g *gate) lets(text string, i int) bool {
-	if i+1 >= len(text) || text[i]|text[i+1] >= utf8.RuneSelf {
-		return true
+// wordEnd returns the end of the bytes of words from byte i of text on.
+func wordEnd(text string, i int) int {
+	for i < len(text) && inWord[text[i]] {
+		i++
 	}
+	return i
+}
+
+// lets reports whether the gate lets a hit pass before two bytes of ASCII after its word.
+func (g *gate) lets(first, second byte) bool {
 	g.once.Do(g.build)
-	return g.open[text[i]][text[i+1]>>6]>>(text[i+1]&63)&1 != 0
+	return g.open[first&(utf8.RuneSelf-1)][second>>6&1]>>(second&63)&1 != 0
 }
 
 func (g *gate) build() {

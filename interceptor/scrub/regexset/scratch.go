@@ -71,14 +71,15 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	if len(text) < s.minLen {
 		return nil
 	}
-	folded, from := text, []int32(nil)
+	search, places := text, []int32(nil)
 	if c.ascii = ASCII(text); !c.ascii && folds(text) {
-		folded, from = fold(text)
+		search, places = fold(text)
 	}
+	folded := places != nil
 	word := 0 // the end of the word in which the last literal begins
-	err := s.literals.scan(folded, limit, &c.found, func(f literalHit) {
-		if from != nil {
-			f.at = from[f.at]
+	err := s.literals.scan(search, limit, &c.found, func(f literalHit) {
+		if folded {
+			f.at = places[f.at]
 		}
 		u := &s.uses[f.literal]
 		if !u.inWords && withinWord(text, int(f.at)) {
@@ -93,10 +94,17 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 		if len(u.lists) == 0 {
 			return
 		}
-		for word = max(word, int(f.at)); word < len(text) && inWord[text[word]]; word++ {
+		from := int(f.at)
+		if !folded {
+			from += u.word
+		}
+		word = wordEnd(text, max(word, from))
+		first, second := byte(utf8.RuneSelf), byte(0)
+		if word+1 < len(text) {
+			first, second = text[word], text[word+1]
 		}
 		for _, l := range u.lists {
-			if g := s.gates[l]; g != nil && !g.lets(text, word) {
+			if g := s.gates[l]; g != nil && first|second < utf8.RuneSelf && !g.lets(first, second) {
 				continue
 			}
 			if len(c.hits[l]) == 0 {
@@ -111,7 +119,7 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	for _, i := range s.unfiltered {
 		c.enable(i)
 	}
-	if from != nil || s.inexact {
+	if folded || s.inexact {
 		lower := strings.ToLower(text)
 		c.candidates = slices.DeleteFunc(c.candidates, func(i int) bool {
 			c.enabled[i] = s.patterns[i].hasKeyword(lower)

@@ -97,6 +97,7 @@ type use struct {
 	patterns []int // a text with the literal may match them
 	lists    []int // of hits that have it
 	inWords  bool  // of matches that begin with it, one may begin within a word
+	word     int   // its first bytes that are in words; see gate
 }
 
 // New compiles patterns. It fails if one for Search matches the empty string.
@@ -162,7 +163,7 @@ func (s *Set) search(sought map[string]bool) {
 			n = len(literals)
 			index[literal] = n
 			literals = append(literals, literal)
-			s.uses = append(s.uses, use{})
+			s.uses = append(s.uses, use{word: wordEnd(literal, 0)})
 		}
 		return &s.uses[n]
 	}
