@@ -57,10 +57,8 @@ func readJSON(f *findings, _ []string) bool {
 			f.own(part.at+i, fmt.Sprintf("%d: %s", part.line+i, clip(l, wide)), lineWorth/(1+float64(i)/3))
 		}
 	}
-	if cells, ok := rawjson.Get(value, "cells"); ok && f.kind == JSON {
-		if _, ok := rawjson.Get(value, "nbformat"); ok {
-			return readNotebook(f, cells)
-		}
+	if _, ok := rawjson.Get(value, "nbformat"); ok && f.kind == JSON {
+		f.kind = Notebook
 	}
 	path, items, named := largest(value)
 	e := &entries{noun: "item"}
@@ -276,40 +274,6 @@ func testEvents(f *findings, values [][]byte) (lines []string, ok bool) {
 		lines = append(lines, strings.TrimSuffix(output, "\n"))
 	}
 	return lines, true
-}
-
-// readNotebook reads the cells of a notebook.
-func readNotebook(f *findings, cells []byte) bool {
-	f.kind = Notebook
-	e, n := &entries{noun: "cell"}, 0
-	for c := range rawjson.Elements(cells) {
-		e.begin(n)
-		kind, _ := rawjson.GetString(c, "cell_type")
-		e.set("type", kind)
-		source, _ := rawjson.Get(c, "source")
-		var text strings.Builder
-		if rawjson.KindOf(source) == rawjson.String {
-			text.WriteString(rawjson.Unquote(source))
-		}
-		for l := range rawjson.Elements(source) {
-			text.WriteString(rawjson.Unquote(l))
-		}
-		outputs, _ := rawjson.Get(c, "outputs")
-		for o := range rawjson.Elements(outputs) {
-			if name, ok := rawjson.GetString(o, "ename"); ok {
-				value, _ := rawjson.GetString(o, "evalue")
-				e.set("error", name+": "+value)
-			}
-		}
-		worth := 6 / (1 + float64(n)/10)
-		if strings.HasPrefix(text.String(), "#") && kind == "markdown" {
-			worth *= 2
-		}
-		f.own(n, fmt.Sprintf(".cells[%d] %s: %s", n, kind, clip(strings.Join(strings.Fields(text.String()), " "), narrow)), worth)
-		n++
-	}
-	e.tell(f, "", func(int, string, float64) {})
-	return true
 }
 
 // largest returns the array with the most bytes, or the object with many members that are alike, and

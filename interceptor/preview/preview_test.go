@@ -51,6 +51,12 @@ func TestKinds(t *testing.T) {
 		"NAME\n       x - fail\n\nSYNOPSIS\n       x [error]\n\nOPTIONS\n       --panic\n           Fails.\n":                                                      preview.Manual,
 		"type Query {\n  error: String\n}\n\nenum State {\n  FAILURE\n}\n":                                                                                         preview.Code,
 		"\x7fELF\x02\x01\x01\x00\x00\x00\x00error\x00\x00\x00\x00\x00\x00\x00":                                                                                     preview.Binary,
+		"#0  f (x=1) at a.c:4\n#1  0x0000555555555156 in g () at a.c:5\n        m = {next = 0x0}\n#2  0x00005555555551c8 in main () at a.c:9\n":                    preview.Stacks,
+		"FROM debian AS base\nARG X=1\nRUN a && \\\n    b\nCOPY --link x /x\n# the end\nENTRYPOINT [\"/x\"]\n":                                                     preview.Code,
+		"* main  52ae1a9 fail\n  one   0a515fa error\n  two   e50af2d fatal\n  three 2f0719d panic\n":                                                              preview.Listing,
+		strings.Repeat("msgid \"fail\"\nmsgstr \"Fehler\"\n\n", 4):                                                                                                 preview.Records,
+		"addr  opcode  p1\n----  ------  --\n0     Init    0\n1     Open me\n2     Halt    k (a, B)\n3     Goto    7\n4     Halt\n":                                preview.Table,
+		strings.Repeat("TLS_AES_256    TLSv1.3 Kx=any  Enc=AES(256)\n", 6):                                                                                         preview.Table,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
 		"[1,2,":                        preview.JSON, // cut off
