@@ -1,17 +1,20 @@
 package hosts
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 
+	"github.com/tailscale/hujson"
+
 	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
-// redactor writes servers for people to read: without their secrets, as foldgate spells them. What
-// a file says beside the values, such as comments, is not there.
+// redactor writes servers for people to read: without their secrets, JSON as the file has it, other syntaxes
+// as foldgate spells them. What a file says beside the values, such as comments, is not there.
 type redactor struct {
 	secret func(text string) bool
 	host   bool // a host's file: every environment variable counts as a secret
@@ -21,6 +24,9 @@ type redactor struct {
 // file returns the text of a file with its servers redacted. foldgate's entry and upstreams stay as
 // they are if they have no secret.
 func (r redactor) file(s syntax, text []byte, servers []entry) ([]byte, error) {
+	if j, ok := s.(jsonc); ok {
+		return r.inPlace(j, text, servers)
+	}
 	all, err := s.decode(text)
 	if err != nil {
 		return nil, err
@@ -36,6 +42,66 @@ func (r redactor) file(s syntax, text []byte, servers []entry) ([]byte, error) {
 		}
 	}
 	return text, nil
+}
+
+// inPlace redacts the servers of a JSON file where they stand.
+func (r redactor) inPlace(j jsonc, text []byte, servers []entry) ([]byte, error) {
+	file, err := j.parse(bytes.Clone(bytes.TrimPrefix(text, bom))) // changed in place
+	if err != nil || file.StartOffset < 0 {
+		return text, err
+	}
+	of, tables := map[string]bool{}, map[string][]string{}
+	for _, e := range servers {
+		of[quote([]string(e))], tables[quote(e.table())] = true, e.table()
+	}
+	for _, path := range tables {
+		table, missing, err := descend(text, file, path)
+		if err != nil {
+			return nil, err
+		}
+		if missing != nil {
+			continue
+		}
+		members := table.Value.(*hujson.Object).Members
+		for i := range members {
+			name := members[i].Name.Value.(hujson.Literal).String()
+			if !of[quote(append(slices.Clone(path), name))] {
+				continue
+			}
+			server := hujson.Value{Value: members[i].Value.Value} // without the comments around it
+			r.found = name != Entry
+			r.node(nil, "", &server)
+			if server.Value.Kind() != '{' {
+				server.Value = hujson.String("[REDACTED]")
+			} else if r.found {
+				server.Standardize() // takes its comments out
+			}
+			members[i].Value.Value = server.Value
+		}
+	}
+	return file.Pack(), nil
+}
+
+// node redacts the value at path of a server, after another one of its list, and returns its text.
+func (r *redactor) node(path []string, before string, v *hujson.Value) (text string) {
+	switch n := v.Value.(type) {
+	case *hujson.Object:
+		for i := range n.Members {
+			key := n.Members[i].Name.Value.(hujson.Literal).String()
+			r.node(append(path[:len(path):len(path)], key), "", &n.Members[i].Value)
+		}
+	case *hujson.Array:
+		for i := range n.Elements {
+			before = r.node(path, before, &n.Elements[i])
+		}
+	case hujson.Literal:
+		text = n.String()
+		if k := n.Kind(); (k == '"' || k == '0') && r.hides(path, before, text) {
+			r.found = true
+			v.Value = hujson.String("[REDACTED]")
+		}
+	}
+	return text
 }
 
 // value returns the value at path of a server, after another one of its list.

@@ -11,7 +11,8 @@ import (
 )
 
 // A host's file with comments behind its servers: after import and a change of the file elsewhere, disconnect
-// brings the servers back byte for byte.
+// brings the servers back byte for byte. The
+// differences show servers as the file has them.
 func TestDisconnectKeepsComments(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -41,7 +42,10 @@ func TestDisconnectKeepsComments(t *testing.T) {
 	config := filepath.Join(home, "gate.yaml")
 	write(t, config, "upstreams:\n  files: {builtin: files, roots: [.]}\n")
 	for _, command := range []string{"connect", "import"} {
-		run(command, "opencode", "--config", config)
+		out := run(command, "opencode", "--config", config)
+		if shown := map[string]string{"connect": ` "alpha": {"type": "local", "command": [`, "import": `-    "alpha": {"type": "local", "command": [`}[command]; !strings.Contains(out, shown) {
+			t.Errorf("%s shows servers in other words than the file:\n%s", command, out)
+		}
 		changed := strings.Replace(content(t, file), theme, strings.Replace(theme, "system", "dark", 1), 1)
 		write(t, file, changed)
 		run("disconnect", "opencode")
