@@ -103,7 +103,7 @@ func sumUp(records iter.Seq2[*trace.Record, error], by []string) (*savings, erro
 			s.Counters = append(s.Counters, t.Counter)
 		}
 		for _, f := range rows(r) {
-			f.add(a)
+			f.add(r)
 		}
 		if a.Tokens != nil && a.Read != nil { // saved by the call that stored the result
 			maker := *a
@@ -125,8 +125,11 @@ func sumUp(records iter.Seq2[*trace.Record, error], by []string) (*savings, erro
 	return s, nil
 }
 
-func (f *figures) add(a *trace.Audit) {
-	f.Calls++
+func (f *figures) add(r *trace.Record) {
+	a := r.Audit
+	if trace.CanonicalKind(r.Kind) == trace.KindResponse+"tools/call" { // what else there is asks for the result of a call that became a task
+		f.Calls++
+	}
 	if a.Tokens != nil {
 		f.Results += a.Tokens.Out
 		f.Delivered += a.Tokens.Delivered

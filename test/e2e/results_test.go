@@ -476,7 +476,7 @@ func TestResultsOfTasks(t *testing.T) {
 		t.Errorf("a resource larger than its branch: %s%s, %v", m.Error, m.Result, err)
 	}
 	g.stop()
-	if out := g.output("stats"); !strings.Contains(out, "2 results folded") {
-		t.Errorf("stats:\n%s", out)
+	if out := g.output("stats"); !strings.HasPrefix(out, "8 calls, ") || !strings.Contains(out, "2 results folded") {
+		t.Errorf("want the 8 calls of tools, none of them for what asked for a task's result:\n%s", out)
 	}
 }
