@@ -216,6 +216,9 @@ func readTests(f *findings, sample []string) bool {
 				result, name = "fail", m[2]
 			}
 		}
+		if strings.HasPrefix(l, "ok  \t") || strings.HasPrefix(l, "FAIL\t") {
+			clear(named) // the end of a Go package: the next one may have tests of the same names
+		}
 		if result != "" && len(named) < maxTally {
 			name, _, _ = strings.Cut(name, " (")
 			if named[name] != result {

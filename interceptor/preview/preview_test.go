@@ -129,6 +129,16 @@ func TestPreviewShows(t *testing.T) {
 	}
 }
 
+// Tests of one name in several Go packages are several; a result that is told twice counts once.
+func TestSameTestInTwoPackages(t *testing.T) {
+	one := "=== RUN   Example\n--- PASS: Example (0.00s)\n=== RUN   TestX\n--- FAIL: TestX (0.01s)\n--- FAIL: TestX (0.01s)\nFAIL\n"
+	text := one + "FAIL\texample.com/a\t0.1s\n" + one + "FAIL\texample.com/b\t0.1s\n--- PASS: Example (0.00s)\nPASS\nok  \texample.com/c\t0.1s\n"
+	p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
+	if want := "results in lines: 2 fail 3 pass"; !strings.Contains(p.Text, want) {
+		t.Errorf("the preview lacks %q:\n%s", want, p.Text)
+	}
+}
+
 func fixture(t *testing.T, name string) string {
 	for _, f := range previewtest.Fixtures() {
 		if f.Name == name {
