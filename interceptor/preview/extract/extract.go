@@ -71,10 +71,10 @@ func lineRange(spec string, total int) (first, last int, err error) {
 		first, last = max(total-last+1, 1), total
 	}
 	switch {
+	case okA && okB && first > total: // also of "120-", whose end is before
+		return 0, 0, wrong("lines", "the text has %d lines", total)
 	case !okA || !okB || a == "" && b == "" || first > last:
 		return 0, 0, wrong("lines", "%q is not a range: write \"120-140\", \"120-\" to the end, or \"-50\" for the last 50 (the text has %d lines)", clip(spec, 40), total)
-	case first > total:
-		return 0, 0, wrong("lines", "the text has %d lines", total)
 	}
 	return first, min(last, total), nil
 }

@@ -30,6 +30,11 @@ func TestLines(t *testing.T) {
 			t.Errorf("Lines(%q) = %q, %v; want an error of lines", spec, got, err)
 		}
 	}
+	for _, spec := range []string{"11", "11-12", "11-"} {
+		if _, err := Lines(ten, spec); err == nil || err.Error() != "lines: the text has 10 lines" {
+			t.Errorf("Lines(%q): %v; want an error that says where the text ends", spec, err)
+		}
+	}
 	if got, _ := Lines("", "1"); got != "" {
 		t.Errorf("Lines of an empty text = %q", got)
 	}
