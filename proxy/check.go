@@ -75,7 +75,7 @@ func (r Report) Failed() (n int) {
 }
 
 // Check connects every upstream of cfg and lists what hosts would see. It keeps its state in a
-// temporary directory, so that a running gateway is not disturbed. The error is about the
+// temporary directory, below the state directory if there is no other, so that a running gateway is not disturbed. The error is about the
 // configuration; upstreams that can't be reached are part of the report. If as is not "", the report
 // is about what that principal sees. Check gives up on the servers that are left when none has become
 // ready or failed for wait.
@@ -87,8 +87,11 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 		return Report{}, &config.Error{File: "configuration", Faults: []config.Fault{{Key: "scrub.rules", Msg: err.Error()}}}
 	}
 	tmp, err := os.MkdirTemp("", "foldgate-check-")
-	if err != nil {
-		return Report{}, err
+	if err != nil { // a container need not have one
+		var inState error
+		if tmp, inState = os.MkdirTemp(cfg.StatePath(), "check-"); inState != nil {
+			return Report{}, fmt.Errorf("foldgate check needs a directory for temporary files, or state_dir: %w", errors.Join(err, inState))
+		}
 	}
 	defer os.RemoveAll(tmp)
 	cfg.LoginsDir, cfg.Logins.KeyFile = cfg.LoginsPath(), cfg.KeyPath()
