@@ -27,7 +27,8 @@ type entries struct {
 // column has the values of one field.
 type column struct {
 	name       string
-	rows, last int // entries with a value; the last one
+	id         bool // by its name
+	rows, last int  // entries with a value; the last one
 	tally      tally
 	values     []string // of each entry, "" for none; kept while they may be titles
 	long       int      // bytes of all values
@@ -83,7 +84,7 @@ func (e *entries) set(name, value string) {
 		if e.by == nil {
 			e.by = map[string]*column{}
 		}
-		c = &column{name: name, last: -1, rising: true}
+		c = &column{name: name, id: isID.MatchString(name), last: -1, rising: true}
 		e.by[name], e.cols = c, append(e.cols, c)
 	}
 	if c.last == at {
@@ -101,7 +102,7 @@ func (e *entries) set(name, value string) {
 	}
 	c.long += len(value)
 	c.tally.add(value[:min(len(value), 200)], at)
-	switch keeps := isID.MatchString(c.name) || c.numbers*2 <= c.rows && len(c.tally.n)*6 >= min(c.rows, 600); {
+	switch keeps := c.id || c.numbers*2 <= c.rows && len(c.tally.n)*6 >= min(c.rows, 600); {
 	case c.rows > 1 && c.values == nil:
 	case !keeps:
 		c.values = nil
@@ -261,7 +262,7 @@ func (e *entries) tellSome(f *findings, show showEntry) showEntry {
 func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64, show showEntry) {
 	n := len(e.lines)
 	text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops[0].value)
-	if c.rising || len(c.tally.n) == c.rows && isID.MatchString(c.name) { // ids have no sum
+	if c.rising || len(c.tally.n) == c.rows && c.id { // ids have no sum
 		f.fact(2*scale, []string{text}, firstFull)
 		return
 	}
@@ -356,7 +357,7 @@ func (e *entries) title(at int) string {
 	for _, c := range e.cols {
 		switch {
 		case at >= len(c.values) || c.values[at] == "":
-		case isID.MatchString(c.name):
+		case c.id:
 			parts = append(parts, c.name+" "+c.values[at])
 		case c.numbers*2 < c.rows && !isTime(c.from) && len(c.tally.n) > most && len(c.tally.n)*4 > c.rows:
 			best, most = c.values[at], len(c.tally.n)

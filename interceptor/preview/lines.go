@@ -635,10 +635,9 @@ func readColumns(f *findings, sample []string) bool {
 // aligned finds a header of columns among the first lines. split returns the fields of a line.
 func aligned(lines []string) (header int, split func(string) []string) {
 	for at := range lines[:min(len(lines), 12)] {
-		below := sample(lines[at+1:])
 		if at+1 < len(lines) && rule(lines[at+1]) { // a line under the header says where columns are
 			split := columnsUnder(lines[at+1])
-			if split != nil && len(split(lines[at])) > 1 && share(below, func(l string) bool { return len(split(l)) > 1 || rule(l) }) > 0.8 {
+			if split != nil && len(split(lines[at])) > 1 && share(sample(lines[at+1:]), func(l string) bool { return len(split(l)) > 1 || rule(l) }) > 0.8 {
 				return at, split
 			}
 			continue
@@ -652,6 +651,7 @@ func aligned(lines []string) (header int, split func(string) []string) {
 		if len(parts) == 1 {
 			continue
 		}
+		below := sample(lines[at+1:])
 		if share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) }) > 0.6 {
 			return at, func(l string) []string { return gap.Split(strings.TrimSpace(l), -1) }
 		}
