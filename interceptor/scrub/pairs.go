@@ -23,12 +23,11 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 			}
 		}
 		r := x.s.rules.active[i]
-		matches, err := x.scratch.FindFrom(i, func(m regexset.Span) int {
-			if r.Before || r.Header {
-				return m.End
-			}
-			return nameEnd(text, m) // the value may be the name of the next one
-		})
+		next := nameEnd // the value may be the name of the next one
+		if r.Before || r.Header {
+			next = matchEnd
+		}
+		matches, err := x.scratch.FindFrom(i, next)
 		if err != nil {
 			return nil, err
 		}
@@ -130,6 +129,8 @@ func (r *rewriting) end() {
 		r.edits = nil
 	}
 }
+
+func matchEnd(_ string, m regexset.Span) int { return m.End }
 
 // nameEnd returns the end of the name at the beginning of a range.
 func nameEnd(text string, in regexset.Span) int {

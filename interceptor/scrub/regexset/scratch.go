@@ -179,12 +179,12 @@ func withinWord(text string, i int) bool {
 // FindAll returns the matches of a pattern in the scanned text, as FindAllStringIndex of package
 // regexp does. It does not ask for keywords. The slice is valid until the next call.
 func (c *Scratch) FindAll(pattern int) ([]Span, error) {
-	return c.FindFrom(pattern, func(m Span) int { return m.End })
+	return c.FindFrom(pattern, func(_ string, m Span) int { return m.End })
 }
 
-// FindFrom is FindAll, but goes on after a match at the byte that next says. It is behind the start of
-// the match. The matches may overlap.
-func (c *Scratch) FindFrom(pattern int, next func(m Span) int) ([]Span, error) {
+// FindFrom is FindAll, but goes on after a match at the byte of the text that next says. It is behind the
+// start of the match. The matches may overlap.
+func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]Span, error) {
 	p := &c.set.patterns[pattern]
 	c.matches = c.matches[:0]
 	var buf [4]cursor
@@ -214,7 +214,7 @@ func (c *Scratch) FindFrom(pattern int, next func(m Span) int) ([]Span, error) {
 			return c.matches, nil
 		}
 		c.matches = append(c.matches, first.match)
-		at = next(first.match)
+		at = next(c.text, first.match)
 	}
 }
 
