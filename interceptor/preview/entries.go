@@ -426,7 +426,7 @@ func (c *column) paths(f *findings) {
 			})
 		}
 	}
-	if c.rows > len(names) {
+	if c.rows > len(names) && f.kind != Listing { // a listing has a row for each
 		f.totals = append(f.totals, "in "+plural(len(names), "file"))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -322,7 +323,11 @@ func readYAML(f *findings, _ []string) bool {
 	children := map[string]int{}
 	var order []string
 	top, text := 0, -1 // the line of the top key; the indentation around a block of text
-	for i, l := range f.lines[:to] {
+	end := to          // behind it a "---" begins no document
+	for end > from && slices.Contains([]string{"", "---", "..."}, strings.TrimSpace(f.lines[end-1])) {
+		end--
+	}
+	for i, l := range f.lines[:end] {
 		at := indent(l)
 		t := strings.TrimSpace(l)
 		switch {

@@ -313,3 +313,19 @@ func TestTextAroundTablesAndYAML(t *testing.T) {
 		}
 	}
 }
+
+// What is counted is what the text has: names with blanks, directories, and no document behind the last mark.
+func TestTotals(t *testing.T) {
+	row := "drwxr-xr-x 2 root root 4096 Jan  2 03:04 same\n"
+	for says, text := range map[string]string{
+		"42 paths":    strings.Repeat("/a/b/c.go\n./d/e.go\n", 20) + "/a/launcher manifest.xml\n/a/script (dev).tmpl\n",
+		"40 entries]": "/a:\ntotal 8\n" + strings.Repeat(row, 20) + "\n/b:\ntotal 8\n" + strings.Repeat(row, 20),
+		"3 documents": strings.Repeat("---\nkind: Service\nmetadata:\n  name: web\nspec:\n  port: 80\n", 3) + "---\n",
+	} {
+		p, _ := preview.Make(preview.Source{Text: text, Tokens: 4000, Handle: handle}, 350, quarter)
+		head, _, _ := strings.Cut(p.Text, "\n")
+		if !strings.Contains(strings.ReplaceAll(head, ". Read more", "]"), says) {
+			t.Errorf("%s, want %s", head, says)
+		}
+	}
+}
