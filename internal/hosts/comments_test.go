@@ -64,3 +64,41 @@ func TestDisconnectKeepsComments(t *testing.T) {
 		}
 	}
 }
+
+// A file may end with a comment without a newline: connect and disconnect take it, and change no byte of it.
+func TestCommentAtEnd(t *testing.T) {
+	dir := home(t)
+	h, err := Find("opencode")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"{\"mcp\": {}} // end", "{\n  \"mcp\": {}\n}\n// end", "\ufeff{\r\n  \"a\": 1,\r\n}\r\n// end", "{} /* x */ //"} {
+		f := filepath.Join(dir, "opencode.json")
+		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := h.Connect(f, Server{Command: []string{"foldgate", "run"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, end, _ := strings.Cut(text, "}")
+		end = end[strings.LastIndexByte(end, '/')-1:]
+		if d, err := c.Diff(func(string) bool { return false }); err != nil || !strings.HasSuffix(string(c.After), end) || !strings.Contains(d, Entry) {
+			t.Errorf("%v: %q became %q:\n%s", err, text, c.After, d)
+		}
+		changed := append([]byte{}, c.After...)
+		if err := c.Write(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(f, append(changed, "ed"...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, err := h.Disconnect(f)
+		if err != nil || string(d.After) != text+"ed" {
+			t.Fatalf("%v: %q became %q", err, text, d.After)
+		}
+		if err := d.Write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -15,13 +15,13 @@ type jsonc struct{}
 
 var bom = []byte("\ufeff")
 
-// parse returns the value in data, which has no byte order mark. An empty file has a value whose
-// StartOffset is negative.
+// parse returns the value in data, which has no byte order mark, with a newline behind it. An empty file has
+// a value whose StartOffset is negative.
 func (jsonc) parse(data []byte) (v hujson.Value, err error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return hujson.Value{Value: &hujson.Object{}, StartOffset: -1}, nil
 	}
-	v, err = hujson.Parse(data)
+	v, err = hujson.Parse(append(data[:len(data):len(data)], '\n')) // a copy; it takes no line comment without an end
 	if err != nil {
 		return v, errors.New(strings.TrimPrefix(err.Error(), "hujson: "))
 	}
@@ -32,7 +32,7 @@ func (jsonc) parse(data []byte) (v hujson.Value, err error) {
 }
 
 func (j jsonc) decode(data []byte) (map[string]any, error) {
-	v, err := j.parse(bytes.Clone(bytes.TrimPrefix(data, bom))) // Standardize changes the text in place
+	v, err := j.parse(bytes.TrimPrefix(data, bom))
 	if err != nil || v.StartOffset < 0 {
 		return map[string]any{}, err
 	}
