@@ -237,8 +237,8 @@ func (c *Change) Empty() bool {
 	return bytes.Equal(c.Before, c.After) && (c.Before == nil) == (c.After == nil)
 }
 
-// Diff returns the change as a unified diff without the secrets of servers. Servers other than
-// foldgate are shown as foldgate would write them. secret reports whether a text holds one.
+// Diff returns the change as a unified diff without the secrets of servers. secret reports whether a text
+// holds one.
 func (c *Change) Diff(secret func(text string) bool) (string, error) {
 	text, err := diffOf(c.File, c.Before, c.After, func(text []byte) ([]byte, error) {
 		if c.host.syntax == nil {

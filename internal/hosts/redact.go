@@ -14,7 +14,7 @@ import (
 )
 
 // redactor writes servers for people to read: without their secrets, JSON as the file has it, other syntaxes
-// as foldgate spells them. What a file says beside the values, such as comments, is not there.
+// as foldgate spells them. Comments in servers are not there.
 type redactor struct {
 	secret func(text string) bool
 	host   bool // a host's file: every environment variable counts as a secret
@@ -41,12 +41,39 @@ func (r redactor) file(s syntax, text []byte, servers []entry) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return text, nil
+	return hashComment.ReplaceAllFunc(text, func(c []byte) []byte { return r.comment(c, bytes.Index(c, []byte("#"))+1, "") }), nil
+}
+
+var (
+	// hashComment matches a line of YAML or TOML that is a comment, slashComment a comment of JSON.
+	hashComment  = regexp.MustCompile(`(?m)^[ \t]*#[^\r\n]*`)
+	slashComment = regexp.MustCompile(`(?s)//[^\r\n]*|/\*.*?\*/`)
+	// disabled matches what a comment has that may be a server's text: a text in quotation marks, or a value.
+	disabled = regexp.MustCompile(`["=]|:[ \t]`)
+)
+
+// comment returns a comment, which has its sign in the first bytes and ends with end. If it may be a server that
+// somebody disabled, or has a secret, its text is redacted.
+func (r *redactor) comment(c []byte, sign int, end string) []byte {
+	if text := string(c[sign:]); r.host && disabled.MatchString(text) || r.hides(nil, "", text) {
+		return append(c[:sign:sign], " [REDACTED]"+end...)
+	}
+	return c
+}
+
+// comments redacts the comments of a JSON file beside the servers of a table.
+func (r *redactor) comments(in *hujson.Extra) {
+	*in = slashComment.ReplaceAllFunc(*in, func(c []byte) []byte {
+		if c[1] == '*' {
+			return r.comment(c, 2, " */")
+		}
+		return r.comment(c, 2, "")
+	})
 }
 
 // inPlace redacts the servers of a JSON file where they stand.
 func (r redactor) inPlace(j jsonc, text []byte, servers []entry) ([]byte, error) {
-	file, err := j.parse(bytes.Clone(bytes.TrimPrefix(text, bom))) // changed in place
+	file, err := j.parse(bytes.TrimPrefix(text, bom)) // a copy, which is changed in place
 	if err != nil || file.StartOffset < 0 {
 		return text, err
 	}
@@ -62,8 +89,14 @@ func (r redactor) inPlace(j jsonc, text []byte, servers []entry) ([]byte, error)
 		if missing != nil {
 			continue
 		}
-		members := table.Value.(*hujson.Object).Members
+		o := table.Value.(*hujson.Object)
+		r.comments(&o.AfterExtra)
+		members := o.Members
 		for i := range members {
+			for _, v := range []*hujson.Value{&members[i].Name, &members[i].Value} {
+				r.comments(&v.BeforeExtra)
+				r.comments(&v.AfterExtra)
+			}
 			name := members[i].Name.Value.(hujson.Literal).String()
 			if !of[quote(append(slices.Clone(path), name))] {
 				continue
@@ -79,7 +112,7 @@ func (r redactor) inPlace(j jsonc, text []byte, servers []entry) ([]byte, error)
 			members[i].Value.Value = server.Value
 		}
 	}
-	return file.Pack(), nil
+	return bytes.TrimSuffix(file.Pack(), []byte("\n")), nil
 }
 
 // node redacts the value at path of a server, after another one of its list, and returns its text.

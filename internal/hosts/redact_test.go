@@ -120,6 +120,29 @@ func TestDiffRedacts(t *testing.T) {
 	}
 }
 
+// Nor does one show what a comment has of a server that somebody disabled.
+func TestDiffRedactsComments(t *testing.T) {
+	home(t)
+	for host, text := range map[string]string{
+		"opencode": "{\n  \"mcp\": {\n    // \"old\": {\"environment\": {\"ANY\": \"hush1\"}},\r\n    \"a\": {\"type\": \"local\", \"command\": [\"npx\"]}, // shown\n    /* \"b\": {\n      \"command\": \"hush2\"\n    } */\n    \"c\": {\"type\": \"local\", \"command\": [\"npx\"]} // token=hush3\n    // \"ANY\": \"hush4\"\n  }\n}\n",
+		"codex":    "[mcp_servers.a]\ncommand = 'npx'\n\n# shown\n# [mcp_servers.old.env]\n# ANY = 'hush1'\n",
+		"goose":    "extensions:\n  a:\n    type: stdio\n    cmd: npx\n  # shown\n  # old:\n  #   envs:\n  #     ANY: hush1\n",
+	} {
+		h, err := Find(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := h.Connect(put(t, []byte(text)), started, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := c.Diff(func(string) bool { return false })
+		if err != nil || strings.Contains(d, "hush") || !strings.Contains(d, "shown") || !strings.Contains(d, Entry) {
+			t.Errorf("%s: %v\n%s", host, err, d)
+		}
+	}
+}
+
 // Arguments, addresses and names tell of secrets.
 func TestHides(t *testing.T) {
 	r := redactor{secret: func(string) bool { return false }}

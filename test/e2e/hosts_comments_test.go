@@ -11,8 +11,7 @@ import (
 )
 
 // A host's file with comments behind its servers: after import and a change of the file elsewhere, disconnect
-// brings the servers back byte for byte. The
-// differences show servers as the file has them.
+// brings the servers back byte for byte. The differences show servers as the file has them.
 func TestDisconnectKeepsComments(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
