@@ -169,7 +169,7 @@ func isRow(text string, at int, value span) bool {
 
 // appendTables appends the columns with secrets of the tables in whose headers names match.
 func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
-	tried, table, columns := -1, -1, -1 // the ends of the last line that was tried, and of the last tables, or of a line that begins none
+	tried, table, columns := -1, -1, -1 // the ends of the last line that appendTable tried, and of the last tables, or of a line that begins none
 	below := -1                         // the end of the first row of the table: the line above may be a title, and this its header
 	var runs [len(separators)]run       // by separator
 	for _, n := range names {
@@ -177,10 +177,10 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 			continue
 		}
 		header := lineAt(text, strings.LastIndexByte(text[:n.Start], '\n')+1)
-		tried = header.End
 		err := x.limit.spend(header.End - header.Start)
 		if err == nil && (n.Start > table || n.Start <= below) {
 			first, end := n.Start > table, 0
+			tried = header.End
 			all, end, err = x.appendTable(all, text, header, &runs)
 			table = max(table, end)
 			if below = -1; first && table > header.End && !belowRule(text, header) {

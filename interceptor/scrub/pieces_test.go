@@ -177,6 +177,7 @@ func TestNamesAndValues(t *testing.T) {
 		"two names, plain":  "| api_key | NAME | VALUE |\n",
 		"two names, HTML":   "<tr><td>api_key</td><td>NAME</td><td>VALUE</td></tr>",
 		"three names":       "token9|my_api_key|NAME|VALUE\n",
+		"header in a row":   "key,6,\n1,,\n\"token\",,;NAME;\n;VALUE;\n",
 		"row below columns": "NAME   secret_key\nNAME   VALUE\n",
 	}
 	texts, left := 0, 0
