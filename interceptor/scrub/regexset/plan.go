@@ -205,8 +205,9 @@ func (p *plan) gated() bool {
 }
 
 // atBoundary reports whether the matches of p begin with a required literal, at the boundary of a word.
+// Behind a prefix they don't: the literals in it may begin a word of the match alone; see Submatches.
 func (p *plan) atBoundary() bool {
-	return p.required != nil && p.required.hi == 0 && beginsWord(p.tail.tree)
+	return p.required != nil && p.required.hi == 0 && len(p.prefix) == 0 && beginsWord(p.tail.tree)
 }
 
 func beginsWord(x *syntax.Regexp) bool {

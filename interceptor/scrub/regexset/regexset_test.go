@@ -45,6 +45,60 @@ func TestSameAsRegexp(t *testing.T) {
 	}
 }
 
+// TestRulesSameAsRegexp: expressions in the form of rules, a name, what may follow it, a sign and a value,
+// find what package regexp finds, also where words, characters that fold and the ends of the text are near.
+func TestRulesSameAsRegexp(t *testing.T) {
+	found, gated, atBoundary := 0, 0, 0
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 12))
+		var patterns []Pattern
+		var exprs []*Expr
+		for range 1 + r.IntN(8) {
+			x := parse(t, randomRule(r))
+			if x.Searchable() != nil {
+				continue
+			}
+			exprs = append(exprs, x)
+			patterns = append(patterns, Pattern{Expr: x, Use: Use(r.IntN(5) / 3)})
+		}
+		if len(exprs) == 0 {
+			continue
+		}
+		set, err := New(patterns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range set.patterns {
+			for _, plan := range p.plans {
+				if plan.gated() {
+					gated++
+				}
+				if plan.atBoundary() {
+					atBoundary++
+				}
+			}
+		}
+		scratch, sam := set.NewScratch(), regexsample.New(seed)
+		for range 20 {
+			found += compare(t, set, scratch, ruleText(r, sam, exprs), r)
+		}
+	}
+	if found < 4000 || gated < 200 || atBoundary < 200 {
+		t.Errorf("%d matches, %d gates, %d plans at a boundary: want more of each", found, gated, atBoundary)
+	}
+}
+
+// TestSubmatchesBehindPrefix: a literal that is within a word of the text may begin the match alone.
+func TestSubmatchesBehindPrefix(t *testing.T) {
+	set, err := New([]Pattern{{Expr: parse(t, `[\w.-]{0,5}?\bkey[a-z](.)`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := compare(t, set, set.NewScratch(), "monkeyx.keyy=", nil); n != 1 {
+		t.Errorf("%d matches, want 1", n)
+	}
+}
+
 // TestLiteralsWithBlanks: a literal with a blank is not the two literals around it.
 func TestLiteralsWithBlanks(t *testing.T) {
 	text := "the private key 0123456789abcdef0123456789abcdef, private 0123456789abcdef0123456789abcdef and key\t0123456789abcdef0123456789abcdef"
@@ -230,4 +284,58 @@ func randomFactor(r *rand.Rand, depth int) string {
 		atom += "?"
 	}
 	return atom
+}
+
+// ruleText returns a text of samples of expressions and of what may stand around them.
+func ruleText(r *rand.Rand, sam regexsample.Sampler, exprs []*Expr) string {
+	parts := []string{"\u212a", "\u017f", "\u0130", "\xff", "\xe2\x84", "\u00e9", " ", "\n", "\r\n", "\t", "a", "k", "K", "s", "S", "_", "=", ".", "-", ":", "\"", "key", "KEY", "\u212aey", "to\u212aen", "\u017fecret", "sec", "secret"}
+	var b strings.Builder
+	for range 1 + r.IntN(8) {
+		switch r.IntN(4) {
+		case 0, 1:
+			s := sam.Of(exprs[r.IntN(len(exprs))].tree)
+			if r.IntN(3) == 0 {
+				s = strings.NewReplacer("k", "\u212a", "s", "\u017f").Replace(s)
+			}
+			if r.IntN(3) == 0 {
+				s = s[:r.IntN(len(s)+1)]
+			}
+			b.WriteString(s)
+		default:
+			for range r.IntN(3) {
+				b.WriteString(parts[r.IntN(len(parts))])
+			}
+			if r.IntN(20) == 0 {
+				b.WriteString(strings.Repeat(parts[r.IntN(len(parts))], r.IntN(130)))
+			}
+		}
+	}
+	s := b.String()
+	if r.IntN(4) == 0 && len(s) > 64 {
+		s = s[:64]
+	}
+	return s
+}
+
+// randomRule returns an expression in the form of a rule.
+func randomRule(r *rand.Rand) string {
+	pick := func(all ...string) string { return all[r.IntN(len(all))] }
+	branch := func() string {
+		return pick(`\b`, `\b`, ``, `\B`, `(?:\b|_)`, `(?:^|\b)`, `(?m:^)`, `\b`) +
+			pick("key", "secret", "sk-", "to.k", "(?:key|token)", "k[eE]y", "s=t", "secretkey", "key-id", "sec", "k=", "(?:s|k)ey", "se(?:c|k)", "tok en") +
+			pick("", `[\w.-]{0,9}`, `\w*`, `[a-z]{1,3}`, `[_k]?`, `[ \t]*`, `.{0,5}`, `\w{4,9}`, `(?:s|_id)?`) +
+			pick("=", "[:=]", `["']`, `\s*[:=]\s*`, `["' ]{0,2}=`, `\|`, "", "(?: =|  )", `\.`, `(?:$|=)`, `(?:\b|:)`) +
+			pick("(a)?", `(\w+)`, `([a-z]{2,5})`, `(?:(x)|(y))*`, `\d`, "", `(.)`, `([^"]+)"`, `(\w{3})\b`, `(\S+)(?:\s|$)`)
+	}
+	x := branch()
+	for range r.IntN(3) * r.IntN(2) {
+		x += "|" + branch()
+	}
+	if r.IntN(4) == 0 {
+		x = `\b(` + x + `)(?:[^\w-]|$)`
+	}
+	if r.IntN(5) == 0 {
+		x = `[\w.-]{0,5}?(?:` + x + ")"
+	}
+	return pick("", "(?i)", "(?i)") + x
 }

@@ -161,8 +161,8 @@ func (c *Scratch) Reset() {
 func (c *Scratch) Candidates() []int { return c.candidates }
 
 // LiteralHits calls hit for each place in a text where a literal begins, without regard to the
-// case of ASCII letters, unless all that it is searched for begins at the boundary of a word. It does not scan the text, and finds no literals with U+0130, U+017F or
-// U+212A in place of ASCII letters.
+// case of ASCII letters. It leaves out places within a word if no match can begin there. It does not
+// scan the text, and finds no literals with U+0130, U+017F or U+212A in place of ASCII letters.
 func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error {
 	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) {
 		if c.set.uses[f.literal].inWords || !withinWord(text, int(f.at)) {
