@@ -277,6 +277,10 @@ func (e *Engine) openWorkflows(lifetime context.Context) error {
 
 const maxInstances = 64 // processes that may share one configuration
 
+// lockWait is longer than [Record] has a journal. Somebody may open a record at the console while an HTTP
+// server starts.
+const lockWait = 2 * time.Second
+
 // openState opens the journal, and with it takes a state directory, which it returns. Hosts start a
 // stdio server as often as they like, so a second process on the same configuration gets a directory
 // of its own below the first, if several may run. A second HTTP server is a mistake, and the error says so.
@@ -296,11 +300,16 @@ func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journa
 		if err = cmp.Or(regularFiles(root), regularFiles(dir)); err != nil {
 			return nil, "", fmt.Errorf("state_dir: %w", err)
 		}
-		j, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
-			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
-			RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles,
-			RetainAge: time.Duration(t.RetainDays) * 24 * time.Hour, Log: log,
-		})
+		for began := time.Now(); ; time.Sleep(lockWait / 40) {
+			j, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
+				Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
+				RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles,
+				RetainAge: time.Duration(t.RetainDays) * 24 * time.Hour, Log: log,
+			})
+			if several || !errors.Is(err, trace.ErrInUse) || time.Since(began) > lockWait {
+				break
+			}
+		}
 		if !errors.Is(err, trace.ErrInUse) || !several {
 			break
 		}

@@ -1,11 +1,17 @@
 package engine
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // A chain without telemetry holds exactly the layers, each as it was made.
@@ -16,6 +22,31 @@ func TestTelemetryOffIsFree(t *testing.T) {
 	}
 	if n := len((&Engine{Telemetry: &interceptor.Telemetry{}}).observed(some, none, some)); n != 3 {
 		t.Errorf("with telemetry a chain of 2 layers has %d middlewares, want 3", n)
+	}
+}
+
+// An HTTP server waits for a command that writes to the journal, but not for another server.
+func TestServerWaitsForJournal(t *testing.T) {
+	for _, closes := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := config.Default()
+			cfg.StateDir = t.TempDir()
+			first, _, err := openState(cfg, false, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if closes {
+				time.AfterFunc(time.Second, func() { first.Close() })
+			}
+			second, _, err := openState(cfg, false, slog.New(slog.DiscardHandler))
+			if closes && err == nil {
+				err = second.Close()
+			}
+			if (err == nil) != closes || !closes && !errors.Is(err, trace.ErrInUse) {
+				t.Errorf("the other process closes the journal: %v; the server: %v", closes, err)
+			}
+			first.Close()
+		})
 	}
 }
 
