@@ -214,19 +214,19 @@ func (a *agent) take(ctx context.Context) agentAnswer {
 	if !a.isDone() {
 		return agentAnswer{BranchID: a.branch.ID, Status: "running"}
 	}
-	a.forget()
-	answer := a.answer
 	if a.taken.Swap(true) {
+		answer := a.answer
 		answer.Message = ""
 		return answer
 	}
+	defer a.forget() // last: without an agent, branch_status takes the message that the branch has
 	caller := a.parent.Call.Caller()
 	if b, err := a.t.Branches.Resolve(caller, a.branch.ID); b.ID != "" && err != nil { // it is read now, and must not be twice
 		if _, err := a.t.Branches.TakeMessage(context.WithoutCancel(ctx), caller, b); err != nil {
 			a.t.Log.Warn("a message may be shown again", "branch_id", b.ID, "err", err)
 		}
 	}
-	return answer
+	return a.answer
 }
 
 func (a *agent) forget() {

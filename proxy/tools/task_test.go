@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +97,52 @@ func TestCancelledTask(t *testing.T) {
 			if result := modern && status == "completed"; err != nil || !strings.Contains(string(m.Result), `"status":"`+status+`"`) || strings.Contains(string(m.Result), `"result":`) != result {
 				t.Errorf("modern %v, %s: tasks/get = %s, %v", modern, status, m.Result, err)
 			}
+		}
+	}
+}
+
+// The message of an agent is delivered once, also to two who ask at the same time.
+func TestMessageOnce(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	tools.Limits = func() *interceptor.Limits { return nil }
+	for i := range 30 {
+		asks := func() *conn.Request { // a session may not make many branches
+			r := aboutTask("tools/call", false)
+			r.Call.Origin.Session = fmt.Sprint("ses_", i)
+			return r
+		}
+		c := asks().Call
+		b, err := tools.Branches.Create(t.Context(), c.Caller(), folding.CreateRequest{Description: "d"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		returner := c.Caller()
+		returner.Thread = agentThread
+		if _, err := tools.Branches.Return(t.Context(), returner, b.ID, "found"); err != nil {
+			t.Fatal(err)
+		}
+		if b, _, err = tools.Branches.Status(t.Context(), c.Caller(), folding.StatusRequest{BranchID: b.ID}); err != nil {
+			t.Fatal(err)
+		}
+		a := &agent{t: tools, parent: asks(), branch: b, done: make(chan struct{}), answer: agentAnswer{Message: "found"}}
+		close(a.done)
+		tools.mu.Lock()
+		tools.agents[b.ID] = a
+		tools.mu.Unlock()
+		var got atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if text, err := tools.message(t.Context(), asks().Call, b); err != nil {
+					t.Error(err)
+				} else if text != "" {
+					got.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := got.Load(); n != 1 {
+			t.Fatalf("the message was delivered %d times", n)
 		}
 	}
 }
