@@ -635,15 +635,16 @@ func readColumns(f *findings, sample []string) bool {
 // aligned finds a header of columns among the first lines. split returns the fields of a line.
 func aligned(lines []string) (header int, split func(string) []string) {
 	for at := range lines[:min(len(lines), 12)] {
-		if at+1 < len(lines) && rule(lines[at+1]) { // a line under the header says where columns are
+		least := 3
+		if at+1 < len(lines) && rule(lines[at+1]) { // a line under the header says where columns are, if it has gaps
+			least = 2
 			split := columnsUnder(lines[at+1])
 			if split != nil && len(split(lines[at])) > 1 && share(sample(lines[at+1:]), func(l string) bool { return len(split(l)) > 1 || rule(l) }) > 0.8 {
 				return at, split
 			}
-			continue
 		}
 		names := strings.Fields(lines[at])
-		if len(names) < 3 || count(names, isTitle) < len(names) {
+		if len(names) < least || count(names, isTitle) < len(names) {
 			continue
 		}
 		// By gaps, if names or values have spaces; else by words, the last column has the rest.
@@ -689,8 +690,8 @@ func columnsUnder(ruler string) func(l string) []string {
 				return nil
 			}
 			to := len(l)
-			if i+1 < len(starts) {
-				to = min(to, starts[i+1]-1)
+			if i+1 < len(starts) && starts[i+1] < len(l) {
+				to = starts[i+1] - 1
 			}
 			v = append(v, strings.Trim(l[from:to], " |"))
 		}

@@ -56,6 +56,8 @@ func TestKinds(t *testing.T) {
 		"* main  52ae1a9 fail\n  one   0a515fa error\n  two   e50af2d fatal\n  three 2f0719d panic\n":                                                              preview.Listing,
 		strings.Repeat("msgid \"fail\"\nmsgstr \"Fehler\"\n\n", 4):                                                                                                 preview.Records,
 		"addr  opcode  p1\n----  ------  --\n0     Init    0\n1     Open me\n2     Halt    k (a, B)\n3     Goto    7\n4     Halt\n":                                preview.Table,
+		"File      Type  Size\n--------------------\n/dev/sda  disk  100\n/dev/sdb  disk  200\n/dev/sdc  part  300\n/dev/sdd  part  400\n":                         preview.Table,
+		"Package  Version\n----------------\naaa      1.2\nbbb      1.3\nccc      1.4\nddd      2.0\n":                                                             preview.Table,
 		strings.Repeat("TLS_AES_256    TLSv1.3 Kx=any  Enc=AES(256)\n", 6):                                                                                         preview.Table,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
