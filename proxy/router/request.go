@@ -475,7 +475,9 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	switch {
 	case c.Target.Method == "tasks/list" && !r.s.Era.TypedResults && (own || len(owners) > 1):
 		r.enter(owners)
-		return (*request).answerTaskList
+		return func(r *request, ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+			return r.answerTaskList(ctx, c, own)
+		}
 	case len(owners) > 0:
 		return r.toServers(c, owners)
 	case own && named:

@@ -137,9 +137,9 @@ type listedTasks struct {
 	err        error
 }
 
-// answerTaskList serves tasks/list with a page of each server, the first one after foldgate's own tasks. A
+// answerTaskList serves tasks/list with a page of each server, the first one after foldgate's own tasks, if own. A
 // server that fails is left out, and its failure recorded and logged. The cursor has those of the servers, by key.
-func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call, own bool) (*interceptor.Result, error) {
 	rt, cursors := r.s.rt, map[string]string{}
 	given, later := rawjson.GetString(c.Target.Params, "cursor")
 	malformed := later && json.Unmarshal([]byte(given), &cursors) != nil
@@ -164,7 +164,6 @@ func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call) (*int
 		Tasks      []json.RawMessage `json:"tasks"`
 		NextCursor string            `json:"nextCursor,omitempty"`
 	}{Tasks: []json.RawMessage{}}
-	own := rt.Settings().Config.LLM.Runs()
 	if own && !later {
 		out.Tasks = rt.Tools.Tasks(c)
 	}
