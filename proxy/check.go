@@ -75,10 +75,10 @@ func (r Report) Failed() (n int) {
 }
 
 // Check connects every upstream of cfg and lists what hosts would see. It keeps its state in a
-// temporary directory, below the state directory if there is no other, so that a running gateway is not disturbed. The error is about the
-// configuration; upstreams that can't be reached are part of the report. If as is not "", the report
-// is about what that principal sees. Check gives up on the servers that are left when none has become
-// ready or failed for wait.
+// temporary directory, below the state directory if there is no other, so that a running gateway is not
+// disturbed. The error is about the configuration; upstreams that can't be reached are part of the report. If
+// as is not "", the report is about what that principal sees. Check gives up on the servers that are left when
+// none has become ready or failed for wait.
 func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration, log *slog.Logger) (Report, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return Report{}, &config.Error{File: "configuration", Faults: faults}

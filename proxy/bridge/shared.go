@@ -49,7 +49,7 @@ func (s *sharedConn) Unsolicited(m wire.Message) {
 		s.hosts.Unsolicited(m)
 		return
 	}
-	refusal := conn.Undelivered{Message: m, Rule: conn.RuleShare, Text: "principals share this connection, and the message does not say for which call it is"}
+	lost := conn.Undelivered{Message: m, Rule: conn.RuleShare, Text: "principals share this connection, and the message does not say for which call it is"}
 	if !s.everyone {
 		found, several := s.only(m)
 		if found != nil {
@@ -59,9 +59,9 @@ func (s *sharedConn) Unsolicited(m wire.Message) {
 		if !several && m.Method == wire.MethodLogMessage {
 			return // no host asked for it
 		}
-		refusal.Rule, refusal.Text = conn.RuleNoCall, "the message does not say for which call it is, and it fits none or several"
+		lost.Rule, lost.Text = conn.RuleNoCall, "the message does not say for which call it is, and it fits none or several"
 	}
-	s.hosts.Undelivered(refusal)
+	s.hosts.Undelivered(lost)
 }
 
 // Undelivered implements [conn.Handler].

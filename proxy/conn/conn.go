@@ -93,7 +93,7 @@ type Undelivered struct {
 	Rule, Text string
 }
 
-// The rules of a [Undelivered]. docs/trace.md explains them.
+// The rules of an [Undelivered]. docs/trace.md explains them.
 const (
 	RuleShare      = "share"
 	RuleNoCall     = "no_call"

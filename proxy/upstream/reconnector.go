@@ -345,8 +345,8 @@ func (in *inbox) Undelivered(r conn.Undelivered) {
 	in.hand(func(h conn.Handler) { h.Undelivered(r) }, r)
 }
 
-// hand calls f with the handler, as soon as it is known. If too many wait, the handler hears of the
-// first refusal instead.
+// hand calls f with the handler, as soon as it is known. If too many wait, the handler hears that the
+// first of the others is not delivered.
 func (in *inbox) hand(f func(conn.Handler), beyond conn.Undelivered) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
