@@ -38,7 +38,7 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 			continue
 		}
 		var first []cell
-		lines, blocks := rewriting{text: text}, rewriting{text: text}
+		lines, overlapping, blocks := rewriting{text: text}, rewriting{text: text}, rewriting{text: text}
 		for _, m := range matches {
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
@@ -53,7 +53,11 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 			}
 			for n := 2; n < len(groups); n += 2 {
 				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 && (!r.Row || isRow(text, m.Start, value)) {
-					lines.pair(m.Start, value)
+					if m.Start < lines.part.End {
+						overlapping.pair(m.Start, value)
+					} else {
+						lines.pair(m.Start, value)
+					}
 					blocks.block(m.Start, value)
 				}
 			}
@@ -61,14 +65,15 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 		if len(first) > 0 {
 			all = append(all, fromCells(text, first))
 		}
-		lines.end()
-		blocks.end()
-		all = append(append(all, lines.ready...), blocks.ready...)
+		for _, r := range []*rewriting{&lines, &overlapping, &blocks} {
+			r.end()
+			all = append(all, r.ready...)
+		}
 	}
 	return all, nil
 }
 
-// A rewriting is the pairs of one rule, in their order, as lines of one text. So a text full of pairs is
+// A rewriting is pairs of one rule, in their order, as lines of one text. So a text full of pairs is
 // scanned once more, not once for each.
 type rewriting struct {
 	text  string
