@@ -100,13 +100,14 @@ func readJSON(f *findings, _ []string) bool {
 		}
 		if named {
 			short := slices.IndexFunc(e.cols, func(c *column) bool { return c.rows*4 >= 3*n && c.long < 20*c.rows && len(c.tally.n) > 1 })
-			for i, r := range names[:min(n, 60)] {
+			listed := make([]string, min(n, 60))
+			for i, r := range names[:len(listed)] {
 				names[i] = cmp.Or(strings.TrimPrefix(r, path+"."), r)
-				if short >= 0 && i < len(e.cols[short].values) {
-					names[i] += " " + e.cols[short].values[i]
+				if listed[i] = names[i]; short >= 0 && i < len(e.cols[short].values) {
+					listed[i] += " " + e.cols[short].values[i]
 				}
 			}
-			f.fact(3, names[:min(n, 60)], nil)
+			f.fact(3, listed, nil)
 		}
 		for i := range min(n, 12) {
 			show(i, "", 30/(1+2*float64(i)))

@@ -100,6 +100,19 @@ func TestPreviewKeepsItsBudget(t *testing.T) {
 	}
 }
 
+// Members of an object are listed with a short value of theirs; their lines have the name alone.
+func TestNamesOfMembers(t *testing.T) {
+	var members []string
+	for i := range 60 {
+		members = append(members, fmt.Sprintf(`"p%d": {"version": "1.0.%d", "about": "%s"}`, i, i, strings.Repeat("word ", 20)))
+	}
+	text := `{"packages": {` + strings.Join(members, ", ") + "}}"
+	p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
+	if !strings.Contains(p.Text, "p0 1.0.0, p1 1.0.1,") || !strings.Contains(p.Text, "\np1: {") {
+		t.Errorf("the preview is\n%s", p.Text)
+	}
+}
+
 // A preview of 400 tokens shows the most interesting parts.
 func TestPreviewShows(t *testing.T) {
 	for name, want := range map[string][]string{
