@@ -93,6 +93,8 @@ func TestKindsOfSecrets(t *testing.T) {
 		{"dsn-password", "app:SECRET@tcp(db:3306)/app?parseTime=true", 10, 'a', "a/#", "%s"},
 		{"dsn-password", "dsn: app:SECRET@unix(/run/mysqld/mysqld.sock)/app", 10, 'a', "#!", "${DB_PASSWORD}"},
 		{"dsn-password", "mysql://app:SECRET@tcp(db:3306)/app", 10, 'a', "#", "%v"},
+		{"dsn-password", "dsn:example_app:SECRET@tcp(db:3306)/app", 10, 'a', "#", "example"},
+		{"dsn-password", "app:SECRET@tcp(db:3306)/app", 10, 'a', "/#", "/{password}"},
 		{"password-attribute", "Server=db;Password=SECRET;", 14, 'a', "#", "{password}"},
 		{"password-attribute", "PGPASSWORD=SECRET psql", 14, 'a', "#", "$PASSWORD"},
 		{"password-attribute", "export DB_PASSWORD=SECRET", 14, 'a', "#", "${OTHER_PASSWORD}"},
@@ -200,6 +202,18 @@ func TestKindsOfSecrets(t *testing.T) {
 					break
 				}
 			}
+		}
+	}
+}
+
+// TestUserOfDSN: only the password of a DSN is redacted, also in a URL.
+func TestUserOfDSN(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, user := range []string{"app", "mysql://app"} {
+		in := user + ":" + token(1, "", 14) + "@tcp(db:3306)/app"
+		got, _, err := s.Text(context.Background(), in)
+		if err != nil || !strings.HasPrefix(got, user+":[REDACTED:") || !strings.HasSuffix(got, "]@tcp(db:3306)/app") {
+			t.Errorf("Text(%q) = %q, %v, want all but the password", in, got, err)
 		}
 	}
 }
