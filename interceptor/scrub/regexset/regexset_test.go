@@ -88,6 +88,65 @@ func TestRulesSameAsRegexp(t *testing.T) {
 	}
 }
 
+// TestFindFromSameAsRegexp: matches that may overlap are what package regexp finds from each place on.
+func TestFindFromSameAsRegexp(t *testing.T) {
+	found := 0
+	for seed := range uint64(1000) {
+		r := rand.New(rand.NewPCG(seed, 13))
+		expr := randomRule(r)
+		if r.IntN(3) == 0 {
+			expr = randomExpr(r)
+		}
+		x := parse(t, expr)
+		if x.Searchable() != nil {
+			continue
+		}
+		set, err := New([]Pattern{{Expr: x}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		scratch, sam := set.NewScratch(), regexsample.New(seed)
+		for range 4 {
+			text := ruleText(r, sam, []*Expr{x})
+			if !ASCII(text) || len(text) > 200 {
+				continue
+			}
+			step := 1 + r.IntN(6)
+			next := func(_ string, m Span) int { return min(m.Start+step, m.End) }
+			var want []Span
+			for at := 0; at <= len(text); {
+				y, err := regexp.Compile(fmt.Sprintf(`\A(?s:.{%d}.*?)(%s)`, at, expr))
+				if err != nil {
+					break
+				}
+				m := y.FindStringSubmatchIndex(text)
+				if m == nil {
+					break
+				}
+				s := Span{m[2], m[3]}
+				want = append(want, s)
+				at = next(text, s)
+			}
+			if err := scratch.Scan(text, noLimit{}); err != nil {
+				t.Fatal(err)
+			}
+			var got []Span
+			if slices.Contains(scratch.Candidates(), 0) {
+				if got, err = scratch.FindFrom(0, next); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("FindFrom of %q in %q, %d bytes on, = %v, want %v", expr, text, step, got, want)
+			}
+			found += len(got)
+		}
+	}
+	if found < 500 {
+		t.Errorf("%d matches, want more", found)
+	}
+}
+
 // TestSubmatchesBehindPrefix: a literal that is within a word of the text may begin the match alone.
 func TestSubmatchesBehindPrefix(t *testing.T) {
 	set, err := New([]Pattern{{Expr: parse(t, `[\w.-]{0,5}?\bkey[a-z](.)`)}})
