@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,12 +47,22 @@ func redisPort(t *testing.T, args ...string) (port string, p *os.Process) {
 	return port, p
 }
 
+// replicates waits until one of the replicas has what is written to the master. One that is online still has
+// nothing of it until it has loaded all and says so, up to a second later.
+func replicates(t *testing.T, master string, replicas ...string) {
+	t.Helper()
+	until(t, "the master takes a key", func() bool { return redisHas("OK", master, "SET", "{foldgate:foldgate}written", "1") })
+	until(t, "a replica has the key", func() bool {
+		return slices.ContainsFunc(replicas, func(port string) bool { return port != master && redisHas("1", port, "DBSIZE") })
+	})
+}
+
 // sentinel starts a master with a replica and a sentinel. It returns the URL, the master, and what
 // reports whether the replica is the master.
 func sentinel(t *testing.T) (url string, master *os.Process, over func() bool) {
 	at, master := redisPort(t)
 	replica, _ := redisPort(t, "--replicaof", "127.0.0.1 "+at, "--repl-diskless-sync-delay", "0")
-	until(t, "the replica has all", func() bool { return redisHas("state=online", at, "INFO", "replication") })
+	replicates(t, at, replica)
 	conf := filepath.Join(t.TempDir(), "sentinel.conf")
 	write(t, conf, "sentinel monitor budgets 127.0.0.1 "+at+" 1\nsentinel down-after-milliseconds budgets 500\nsentinel failover-timeout budgets 3000\n")
 	watch, start := redisServer(t, conf, "--sentinel")
@@ -92,6 +103,7 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 	})
 	for i, port := range ports {
 		if has(port) {
+			replicates(t, port, ports...)
 			return "redis://" + nodes[(i+1)%6] + "?addr=" + nodes[(i+2)%6], all[i], func() bool {
 				for j, port := range ports {
 					if j != i && has(port) && redisHas("cluster_state:ok", port, "CLUSTER", "INFO") {
