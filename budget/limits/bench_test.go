@@ -22,7 +22,7 @@ func BenchmarkCall(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/callers=%d/%s", kind, callers, left), func(b *testing.B) {
 					place := filepath.Join(b.TempDir(), "budgets.db")
 					if kind == "redis" {
-						place = newRedis(b).url()
+						place = newRedis(b).URL()
 					}
 					store, err := openAt(place)
 					if err != nil {

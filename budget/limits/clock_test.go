@@ -55,7 +55,7 @@ func eachClock(t *testing.T, test func(t *testing.T, c *clock, open func(name st
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		server := newRedis(t)
-		client, err := valkey.NewClient(valkey.MustParseURL(server.url()))
+		client, err := valkey.NewClient(valkey.MustParseURL(server.URL()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func eachClock(t *testing.T, test func(t *testing.T, c *clock, open func(name st
 		}
 		take := valkey.NewLuaScript(strings.Replace(takeText, asks, "redis.call('MGET', 'now:s', 'now:us')", 1))
 		test(t, c, func(name string) Store {
-			s, err := OpenRedis(server.url(), name)
+			s, err := OpenRedis(server.URL(), name)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -46,12 +46,12 @@ func outages() []outage {
 	return []outage{
 		{"stopped redis", func(t *testing.T) (Store, func(), func()) {
 			r := newRedis(t)
-			signal := func(s syscall.Signal) func() { return func() { _ = r.cmd.Process.Signal(s) } }
+			signal := func(s syscall.Signal) func() { return func() { r.Signal(s) } }
 			return r.open(t), signal(syscall.SIGSTOP), signal(syscall.SIGCONT)
 		}},
 		{"killed redis", func(t *testing.T) (Store, func(), func()) {
 			r := newRedis(t)
-			return r.open(t), r.kill, func() { r.start(t) }
+			return r.open(t), r.Kill, func() { r.Start(t) }
 		}},
 		{"locked sqlite", func(t *testing.T) (Store, func(), func()) {
 			path := filepath.Join(t.TempDir(), "budgets.db")
@@ -186,7 +186,7 @@ func TestLostAnswers(t *testing.T) {
 			}
 			go func() {
 				defer in.Close()
-				out, err := net.Dial("tcp", "127.0.0.1:"+r.port)
+				out, err := net.Dial("tcp", "127.0.0.1:"+r.Port)
 				if err != nil {
 					return
 				}

@@ -1,82 +1,26 @@
 package limits
 
 import (
-	"bytes"
 	"fmt"
-	"io"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/foldgate/foldgate/test/freeport"
+	"github.com/foldgate/foldgate/test/redistest"
 )
 
 // redisServer is a real server on the loopback interface.
-type redisServer struct {
-	dir, port string
-	args      []string
-	cmd       *exec.Cmd
-}
+type redisServer struct{ *redistest.Server }
 
-// newRedis starts a server. Its data survive kill.
-func newRedis(t testing.TB, args ...string) *redisServer {
+func newRedis(t testing.TB, args ...string) redisServer {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("there is no redis-server: install it, for example by \"apt-get install redis-server\"")
-	}
-	r := &redisServer{dir: t.TempDir(), port: freeport.For(t), args: args}
-	r.start(t)
-	t.Cleanup(r.kill)
-	return r
+	return redisServer{redistest.New(t, args...)}
 }
 
-// start lets the server write each operation before it confirms it. With everysec it can be late,
-// and lose the operation when it is killed.
-func (r *redisServer) start(t testing.TB) {
+func (r redisServer) open(t testing.TB) Store {
 	t.Helper()
-	r.run(t, append([]string{"--port", r.port, "--bind", "127.0.0.1", "--dir", r.dir,
-		"--appendonly", "yes", "--appendfsync", "no", "--save", "", "--daemonize", "no"}, r.args...)...)
-}
-
-// run starts redis-server and waits until it answers.
-func (r *redisServer) run(t testing.TB, args ...string) {
-	t.Helper()
-	var out bytes.Buffer
-	r.cmd = exec.Command("redis-server", args...)
-	r.cmd.Stdout, r.cmd.Stderr = &out, &out
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if c, err := net.Dial("tcp", "127.0.0.1:"+r.port); err == nil {
-			answer := make([]byte, 5)
-			_, err := fmt.Fprint(c, "PING\r\n")
-			_, err2 := io.ReadFull(c, answer)
-			c.Close()
-			if err == nil && err2 == nil && string(answer) == "+PONG" {
-				return
-			}
-		}
-		if time.Now().After(end) {
-			t.Fatalf("redis-server does not listen: %s", out.String())
-		}
-	}
-}
-
-func (r *redisServer) kill() {
-	_ = r.cmd.Process.Kill()
-	_ = r.cmd.Wait()
-}
-
-func (r *redisServer) url() string { return "redis://127.0.0.1:" + r.port }
-
-func (r *redisServer) open(t testing.TB) Store {
-	t.Helper()
-	s, err := OpenRedis(r.url(), "test")
+	s, err := OpenRedis(r.URL(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,13 +29,13 @@ func (r *redisServer) open(t testing.TB) Store {
 }
 
 // cli runs a command of redis-cli.
-func (r *redisServer) cli(t testing.TB, args ...string) string {
+func (r redisServer) cli(t testing.TB, args ...string) string {
 	t.Helper()
-	out, err := exec.Command("redis-cli", append([]string{"-p", r.port}, args...)...).CombinedOutput()
+	out, err := r.CLI(args...)
 	if err != nil {
-		t.Fatalf("redis-cli %v: %v: %s", args, err, out)
+		t.Fatal(err)
 	}
-	return strings.TrimSpace(string(out))
+	return out
 }
 
 // openAt opens the store at a URL of Redis or in a file.
@@ -105,7 +49,7 @@ func openAt(place string) (Store, error) {
 // eachPlace runs a test with each kind of store, at a new place.
 func eachPlace(t *testing.T, test func(t *testing.T, place string)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "state", "budgets.db")) })
-	t.Run("redis", func(t *testing.T) { test(t, newRedis(t).url()) })
+	t.Run("redis", func(t *testing.T) { test(t, newRedis(t).URL()) })
 }
 
 // eachStore runs a test with each kind of store. open opens one more store of the same counters.
@@ -150,7 +94,7 @@ func TestRedisConnections(t *testing.T) {
 	r.cli(t, "ACL", "SETUSER", "gate", "on", ">pw", "~{foldgate:acl}*", "+@read", "+@write", "+@scripting", "+@connection", "+cluster|slots", "+cluster|shards", "+time")
 	r.cli(t, "ACL", "SETUSER", "other", "on", ">pw", "~x*", "+@all")
 	op := Op{ID: "1", Counters: []Counter{{Key: "a:1:me", Until: 1 << 40, Expires: 1 << 40, Tokens: 10, Hard: true}}, Tokens: 7}
-	s, err := OpenRedis(fmt.Sprintf("redis://gate:pw@127.0.0.1:%s/0", r.port), "acl")
+	s, err := OpenRedis(fmt.Sprintf("redis://gate:pw@127.0.0.1:%s/0", r.Port), "acl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +106,7 @@ func TestRedisConnections(t *testing.T) {
 		t.Errorf("List = %v, %v", l, err)
 	}
 	for _, bad := range []string{"other:pw", "gate:wrong"} {
-		s, err := OpenRedis(fmt.Sprintf("redis://%s@127.0.0.1:%s", bad, r.port), "acl")
+		s, err := OpenRedis(fmt.Sprintf("redis://%s@127.0.0.1:%s", bad, r.Port), "acl")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +115,7 @@ func TestRedisConnections(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	socket := filepath.Join(os.TempDir(), "limits-"+r.port+".sock") // shorter than a test's directory
+	socket := filepath.Join(os.TempDir(), "limits-"+r.Port+".sock") // shorter than a test's directory
 	defer os.Remove(socket)
 	newRedis(t, "--unixsocket", socket)
 	s, err = OpenRedis("unix://"+socket, "acl")

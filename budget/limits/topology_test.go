@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/test/freeport"
+	"github.com/foldgate/foldgate/test/redistest"
 )
 
 // spendAt lets two gateways take from one limit at a URL until it is spent, and checks its counter.
@@ -70,7 +71,7 @@ func TestRedisCluster(t *testing.T) {
 	var nodes []string
 	for range 3 {
 		r := newRedis(t, "--cluster-enabled", "yes", "--cluster-port", freeport.For(t))
-		nodes = append(nodes, "127.0.0.1:"+r.port)
+		nodes = append(nodes, "127.0.0.1:"+r.Port)
 	}
 	out, err := exec.Command("redis-cli", append([]string{"--cluster", "create", "--cluster-yes"}, nodes...)...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "All 16384 slots covered") {
@@ -80,22 +81,22 @@ func TestRedisCluster(t *testing.T) {
 }
 
 func TestRedisSentinel(t *testing.T) {
-	sentinel := newSentinel(t, newRedis(t))
-	spendAt(t, "redis://127.0.0.1:"+sentinel.port+"?master_set=budgets")
+	sentinel := redistest.Sentinel(t, redistest.New(t))
+	spendAt(t, sentinel.URL()+"?master_set=budgets")
 }
 
 // A sentinel names another master without a message that it does. The user of the ACL has what the
 // page of limits says.
 func TestRedisSentinelNamesAnotherMaster(t *testing.T) {
 	t.Parallel()
-	var masters []*redisServer
+	var masters []redisServer
 	for range 2 {
 		r := newRedis(t)
 		r.cli(t, "ACL", "SETUSER", "gate", "on", ">pw", "~{foldgate:test}*", "+@read", "+@write", "+@scripting", "+@connection", "+cluster|slots", "+cluster|shards", "+time", "+role")
 		masters = append(masters, r)
 	}
-	sentinel := newSentinel(t, masters[0])
-	s, err := OpenRedis("redis://gate:pw@127.0.0.1:"+sentinel.port+"?master_set=budgets", "test")
+	sentinel := redisServer{redistest.Sentinel(t, masters[0].Server)}
+	s, err := OpenRedis("redis://gate:pw@127.0.0.1:"+sentinel.Port+"?master_set=budgets", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestRedisSentinelNamesAnotherMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	sentinel.cli(t, "SENTINEL", "REMOVE", "budgets")
-	sentinel.cli(t, "SENTINEL", "MONITOR", "budgets", "127.0.0.1", masters[1].port, "1")
+	sentinel.cli(t, "SENTINEL", "MONITOR", "budgets", "127.0.0.1", masters[1].Port, "1")
 	for i, end := 0, time.Now().Add(30*time.Second); masters[1].cli(t, "EXISTS", "{foldgate:test}:c:a:1:me") == "0"; i++ {
 		if time.Now().After(end) {
 			t.Fatal("the store counts where no sentinel sends it")
@@ -114,19 +115,6 @@ func TestRedisSentinelNamesAnotherMaster(t *testing.T) {
 		_, _ = s.Take(t.Context(), op) // it can come while the connection changes
 		time.Sleep(50 * time.Millisecond)
 	}
-}
-
-// newSentinel starts a sentinel of a master, which it calls budgets.
-func newSentinel(t *testing.T, master *redisServer) *redisServer {
-	t.Helper()
-	conf := filepath.Join(t.TempDir(), "sentinel.conf")
-	if err := os.WriteFile(conf, []byte("sentinel monitor budgets 127.0.0.1 "+master.port+" 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	sentinel := newRedis(t)
-	sentinel.kill()
-	sentinel.run(t, conf, "--sentinel", "--port", sentinel.port, "--bind", "127.0.0.1")
-	return sentinel
 }
 
 // authority makes certificates for a server on the loopback interface.
@@ -184,7 +172,7 @@ func TestRedisTLS(t *testing.T) {
 			a.issue(t, name, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
 		}
 	}
-	server := func(clients, protocols string) (r *redisServer, port string) {
+	server := func(clients, protocols string) (r redisServer, port string) {
 		port = freeport.For(t)
 		return newRedis(t, "--tls-port", port, "--tls-auth-clients", clients, "--tls-protocols", protocols,
 			"--tls-cert-file", ours.file("server.crt"), "--tls-key-file", ours.file("server.key"), "--tls-ca-cert-file", ours.file("ca.crt")), port

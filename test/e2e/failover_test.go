@@ -3,10 +3,6 @@
 package e2e
 
 import (
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,113 +12,83 @@ import (
 
 	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/redistest"
 )
 
-// redisCLI runs a command of redis-cli and returns what it prints. A server that changes its role closes
-// its connections: what asks for the role asks again after an error.
-func redisCLI(port string, args ...string) (string, error) {
-	out, err := exec.Command("redis-cli", append([]string{"-p", port}, args...)...).CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
-
-// redisHas reports whether the answer to a command has the text. No answer has it.
-func redisHas(text, port string, args ...string) bool {
-	out, err := redisCLI(port, args...)
+// has reports whether the answer to a command has the text. An error has it not: a server that changes
+// its role closes its connections.
+func has(s *redistest.Server, text string, args ...string) bool {
+	out, err := s.CLI(args...)
 	return err == nil && strings.Contains(out, text)
-}
-
-// redisPort starts a Redis server and returns its port and its process, once it answers.
-func redisPort(t *testing.T, args ...string) (port string, p *os.Process) {
-	t.Helper()
-	url, start := redisServer(t, args...)
-	p = start()
-	port = url[strings.LastIndex(url, ":")+1:]
-	until(t, "redis-server answers", func() bool {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
-	return port, p
 }
 
 // replicates waits until one of the replicas has what is written to the master. One that is online still has
 // nothing of it until it has loaded all and says so, up to a second later.
-func replicates(t *testing.T, master string, replicas ...string) {
+func replicates(t *testing.T, master *redistest.Server, replicas ...*redistest.Server) {
 	t.Helper()
-	until(t, "the master takes a key", func() bool { return redisHas("OK", master, "SET", "{foldgate:foldgate}written", "1") })
+	until(t, "the master takes a key", func() bool { return has(master, "OK", "SET", "{foldgate:foldgate}written", "1") })
 	until(t, "a replica has the key", func() bool {
-		return slices.ContainsFunc(replicas, func(port string) bool { return port != master && redisHas("1", port, "DBSIZE") })
+		return slices.ContainsFunc(replicas, func(s *redistest.Server) bool { return s != master && has(s, "1", "DBSIZE") })
 	})
 }
 
 // sentinel starts a master with a replica and a sentinel. It returns the URL, the master, and what
 // reports whether the replica is the master.
-func sentinel(t *testing.T) (url string, master *os.Process, over func() bool) {
-	at, master := redisPort(t)
-	replica, _ := redisPort(t, "--replicaof", "127.0.0.1 "+at, "--repl-diskless-sync-delay", "0")
-	replicates(t, at, replica)
-	conf := filepath.Join(t.TempDir(), "sentinel.conf")
-	write(t, conf, "sentinel monitor budgets 127.0.0.1 "+at+" 1\nsentinel down-after-milliseconds budgets 500\nsentinel failover-timeout budgets 3000\n")
-	watch, start := redisServer(t, conf, "--sentinel")
-	start()
-	port := watch[strings.LastIndex(watch, ":")+1:]
-	until(t, "the sentinel knows the replica", func() bool { return redisHas(replica, port, "SENTINEL", "REPLICAS", "budgets") })
-	return watch + "?master_set=budgets", master, func() bool { return redisHas("role:master", replica, "INFO", "replication") }
+func sentinel(t *testing.T) (url string, master *redistest.Server, over func() bool) {
+	master = redistest.New(t)
+	replica := redistest.New(t, "--replicaof", "127.0.0.1 "+master.Port, "--repl-diskless-sync-delay", "0")
+	replicates(t, master, replica)
+	watch := redistest.Sentinel(t, master, "sentinel down-after-milliseconds budgets 500", "sentinel failover-timeout budgets 3000")
+	until(t, "the sentinel knows the replica", func() bool { return has(watch, replica.Port, "SENTINEL", "REPLICAS", "budgets") })
+	return watch.URL() + "?master_set=budgets", master, func() bool { return has(replica, "role:master", "INFO", "replication") }
 }
 
 // cluster starts three masters with a replica each. The master is the one that has the counts.
-func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
-	var ports, nodes []string
-	var all []*os.Process
+func cluster(t *testing.T) (url string, master *redistest.Server, over func() bool) {
+	var all []*redistest.Server
+	create := []string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}
 	for range 6 {
-		port, p := redisPort(t, "--cluster-enabled", "yes", "--cluster-port", freeport.For(t), "--cluster-node-timeout", "1000",
+		s := redistest.New(t, "--cluster-enabled", "yes", "--cluster-port", freeport.For(t), "--cluster-node-timeout", "1000",
 			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
-		ports, nodes, all = append(ports, port), append(nodes, "127.0.0.1:"+port), append(all, p)
+		all, create = append(all, s), append(create, "127.0.0.1:"+s.Port)
 	}
-	if out, err := redisCLI(ports[0], append([]string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}, nodes...)...); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if _, err := all[0].CLI(create...); err != nil {
+		t.Fatal(err)
 	}
 	const key = "{foldgate:foldgate}:index"
-	has := func(port string) bool {
-		size, err := redisCLI(port, "ZCARD", key)
-		return err == nil && !strings.Contains(size, "MOVED") && redisHas("role:master", port, "INFO", "replication")
+	owns := func(s *redistest.Server) bool {
+		size, err := s.CLI("ZCARD", key)
+		return err == nil && !strings.Contains(size, "MOVED") && has(s, "role:master", "INFO", "replication")
 	}
 	until(t, "each node knows the slot, and the masters have replicas", func() bool {
 		masters, owners := 0, 0
-		for _, port := range ports {
-			if redisHas("state=online", port, "INFO", "replication") {
+		for _, s := range all {
+			if has(s, "state=online", "INFO", "replication") {
 				masters++
 			}
-			if redisHas("cluster_state:ok", port, "CLUSTER", "INFO") && has(port) {
+			if has(s, "cluster_state:ok", "CLUSTER", "INFO") && owns(s) {
 				owners++
 			}
 		}
 		return masters == 3 && owners == 1
 	})
-	for i, port := range ports {
-		if has(port) {
-			replicates(t, port, ports...)
-			return "redis://" + nodes[(i+1)%6] + "?addr=" + nodes[(i+2)%6], all[i], func() bool {
-				for j, port := range ports {
-					if j != i && has(port) && redisHas("cluster_state:ok", port, "CLUSTER", "INFO") {
-						return true
-					}
-				}
-				return false
-			}
-		}
+	i := slices.IndexFunc(all, owns)
+	if i < 0 {
+		t.Fatal("no node has the slot")
 	}
-	t.Fatal("no node has the slot")
-	return "", nil, nil
+	replicates(t, all[i], all...)
+	return all[(i+1)%6].URL() + "?addr=127.0.0.1:" + all[(i+2)%6].Port, all[i], func() bool {
+		return slices.ContainsFunc(all, func(s *redistest.Server) bool {
+			return s != all[i] && owns(s) && has(s, "cluster_state:ok", "CLUSTER", "INFO")
+		})
+	}
 }
 
 // foldgate check says what is wrong about the store of the limits. An agent is told that it can't be
 // reached, and not where it is.
 func TestCheckTriesTheStore(t *testing.T) {
 	t.Parallel()
-	port, _ := redisPort(t, "--requirepass", "open")
+	port := redistest.New(t, "--requirepass", "open").Port
 	g := newGateway(t, "")
 	for password, want := range map[string]string{"open": "", "wrong-password": "check user and password"} {
 		g.configure(limited(t, "    - {name: all, per: all, tokens: 1k, window: 1mo}\n", "store: {url: \"redis://:"+password+"@127.0.0.1:"+port+"\"}\n"))
@@ -145,7 +111,7 @@ func TestCheckTriesTheStore(t *testing.T) {
 // refused meanwhile and made after it, and what was delivered is charged, but for what the master
 // confirmed and did not send to its replica. Several limits match: in a cluster one slot has all.
 func TestRedisFailsOver(t *testing.T) {
-	for name, start := range map[string]func(*testing.T) (string, *os.Process, func() bool){"sentinel": sentinel, "cluster": cluster} {
+	for name, start := range map[string]func(*testing.T) (string, *redistest.Server, func() bool){"sentinel": sentinel, "cluster": cluster} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const limit, callers, largest, reserve, waitMS = 1_000_000_000, 8, 130, 8192, 500
@@ -189,7 +155,7 @@ func TestRedisFailsOver(t *testing.T) {
 				})
 			}
 			until(t, "there is load", func() bool { return made.Load() > 100 })
-			_ = master.Kill()
+			master.Kill()
 			until(t, "calls are refused", func() bool { return refusals.Load() > 0 })
 			until(t, "the replica is the master", over)
 			before := made.Load()

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/redistest"
 )
 
 // limited is the configuration of a gateway with one fake server and limits.
@@ -482,8 +481,7 @@ func TestKilledUnderLimits(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			more := ""
 			if store == "redis" {
-				url, _ := redis(t)
-				more = "store: {url: \"" + url + "\"}\n"
+				more = "store: {url: \"" + redistest.New(t).URL() + "\"}\n"
 			}
 			killedUnderLimits(t, more)
 		})
@@ -570,35 +568,6 @@ func killedUnderLimits(t *testing.T, more string) {
 	t.Logf("%d kills, %d calls answered, %d tokens received, %d charged: %d too many a kill", *kills, calls, received, used, (used-received)/int64(*kills))
 }
 
-// redis starts a Redis server and returns its URL and its process. It writes each operation before
-// it confirms it; with everysec it can be late, and lose the operation when it is killed.
-func redis(t *testing.T) (url string, p *os.Process) {
-	t.Helper()
-	url, start := redisServer(t)
-	return url, start()
-}
-
-// redisServer returns the URL of a Redis server, and what starts it, also again after it was killed.
-func redisServer(t *testing.T, args ...string) (url string, start func() *os.Process) {
-	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip(`there is no redis-server: install it, for example by "apt-get install redis-server"`)
-	}
-	port, dir := freeport.For(t), t.TempDir()
-	return "redis://127.0.0.1:" + port, func() *os.Process {
-		t.Helper()
-		cmd := exec.Command("redis-server", append(args, "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--save", "")...)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		return cmd.Process
-	}
-}
-
 var rounds = flag.Int("rounds", 3, "how often TestLimitOfThreeGateways spends its limit")
 
 // Three gateways on one Redis hold a limit to the token: in each round 64 hosts of one principal, of
@@ -606,7 +575,7 @@ var rounds = flag.Int("rounds", 3, "how often TestLimitOfThreeGateways spends it
 func TestLimitOfThreeGateways(t *testing.T) {
 	t.Parallel()
 	const limit = 8000
-	url, _ := redis(t)
+	url := redistest.New(t).URL()
 	var all []*spender
 	var last *gateway
 	for range 3 {
@@ -641,14 +610,14 @@ func TestRedisHangs(t *testing.T) {
 		t.Run(onError, func(t *testing.T) {
 			ctx := testContext(t)
 			const limit = 100000
-			url, server := redis(t)
-			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100k, window: 1d}\n", "  on_error: "+onError+"\n  wait_ms: 300\nstore: {url: \""+url+"\"}\n"))
+			server := redistest.New(t)
+			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100k, window: 1d}\n", "  on_error: "+onError+"\n  wait_ms: 300\nstore: {url: \""+server.URL()+"\"}\n"))
 			s := spender{c: g.connect(ctx, "stdio", mcpclient.Legacy)}
 			const args = `{"text":"@@","fill":3000}`
 			if _, refused, err := s.call(ctx, "fake__text", args, ""); err != nil || refused != nil {
 				t.Fatal(err, refused)
 			}
-			_ = server.Signal(syscall.SIGSTOP)
+			server.Signal(syscall.SIGSTOP)
 			for range 4 {
 				began := time.Now()
 				_, refused, err := s.call(ctx, "fake__text", args, "")
@@ -659,7 +628,7 @@ func TestRedisHangs(t *testing.T) {
 					t.Errorf("%+v", refused)
 				}
 			}
-			_ = server.Signal(syscall.SIGCONT)
+			server.Signal(syscall.SIGCONT)
 			left, end := 0, time.Now().Add(10*time.Second)
 			for ; time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 				m := tool(t, s.c, ctx, "branch_status", `{"session_id":"none"}`)
@@ -751,11 +720,10 @@ func TestResultsWithoutRedis(t *testing.T) {
 				t.Run(how+"-fold-"+fold+"-"+string(era), func(t *testing.T) {
 					t.Parallel()
 					ctx := testContext(t)
-					url, start := redisServer(t)
-					server := start()
+					server := redistest.New(t)
 					file := recordFile(t)
 					g := newGateway(t, fakeConfig(file, "budgets:\n  wait_ms: "+fmt.Sprint(waitMS)+"\n  limits:\n    - {name: all, per: all, tokens: 20k, window: 1mo}\n"+
-						"store: {url: \""+url+"\"}\nresults: {tools: {fake__raw: {fold: "+fold+"}}}\n"))
+						"store: {url: \""+server.URL()+"\"}\nresults: {tools: {fake__raw: {fold: "+fold+"}}}\n"))
 					c := g.connect(ctx, "stdio", era)
 					ready := file + ".ready"
 					type answer struct {
@@ -776,9 +744,9 @@ func TestResultsWithoutRedis(t *testing.T) {
 					until(t, "the upstream has all calls", func() bool { return len(recordedMethod(t, file, "tools/call")) == len(kinds) })
 					left := leftOf(t, c, ctx, "all") // it gives back what is reserved
 					if how == "stopped" {
-						_ = server.Signal(syscall.SIGSTOP)
+						server.Signal(syscall.SIGSTOP)
 					} else {
-						_ = server.Kill()
+						server.Kill()
 					}
 					began.Store(time.Now().UnixNano())
 					write(t, ready, "")
@@ -794,9 +762,9 @@ func TestResultsWithoutRedis(t *testing.T) {
 						}
 					}
 					if how == "stopped" {
-						_ = server.Signal(syscall.SIGCONT)
+						server.Signal(syscall.SIGCONT)
 					} else {
-						start()
+						server.Start(t)
 					}
 					for kind, h := range handles {
 						until(t, kind+" is read", func() bool {
@@ -836,15 +804,15 @@ func TestFloodWithoutRedis(t *testing.T) {
 		t.Run(onError, func(t *testing.T) {
 			t.Parallel()
 			ctx := testContext(t)
-			url, server := redis(t)
-			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100M, window: 1mo}\n", "  on_error: "+onError+"\n  wait_ms: 500\nstore: {url: \""+url+"\"}\n"))
+			server := redistest.New(t)
+			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100M, window: 1mo}\n", "  on_error: "+onError+"\n  wait_ms: 500\nstore: {url: \""+server.URL()+"\"}\n"))
 			c := g.connect(ctx, "stdio", mcpclient.Legacy)
 			s := spender{c: c}
 			if _, refused, err := s.call(ctx, "fake__text", `{"text":"@@","fill":1}`, ""); err != nil || refused != nil {
 				t.Fatal(err, refused)
 			}
 			leftOf(t, c, ctx, "all") // nothing is in reserve
-			_ = server.Signal(syscall.SIGSTOP)
+			server.Signal(syscall.SIGSTOP)
 			const calls, notices = 8, 400
 			var wg sync.WaitGroup
 			for i := range calls {
@@ -860,7 +828,7 @@ func TestFloodWithoutRedis(t *testing.T) {
 			if n := zebras(c.Received()...); onError == "allow" && n < calls*notices*20 {
 				t.Errorf("%d tokens of notifications arrived, want %d", n, calls*notices*20)
 			}
-			_ = server.Signal(syscall.SIGCONT)
+			server.Signal(syscall.SIGCONT)
 			until(t, "Redis answers again", func() bool {
 				_, refused, err := s.call(ctx, "fake__text", `{"text":"@@","fill":1}`, "")
 				return err == nil && refused == nil

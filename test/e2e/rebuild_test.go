@@ -6,9 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +20,7 @@ import (
 
 	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/redistest"
 )
 
 // The counts of a store that was lost are made again from the trace: they are those of before, never
@@ -177,18 +176,10 @@ func TestRebuildIsExact(t *testing.T) {
 				}
 			}
 			if store == "redis" {
-				url, _ := redis(t)
-				n, more, lose = 2, "store: {url: \""+url+"\"}\n", func(*gateway) {
-					c, err := net.Dial("tcp", strings.TrimPrefix(url, "redis://"))
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer c.Close()
-					reply := make([]byte, 5)
-					if _, err := io.WriteString(c, "FLUSHALL\r\n"); err != nil {
-						t.Fatal(err)
-					} else if _, err := io.ReadFull(c, reply); err != nil || string(reply) != "+OK\r\n" {
-						t.Fatalf("FLUSHALL: %q, %v", reply, err)
+				server := redistest.New(t)
+				n, more, lose = 2, "store: {url: \""+server.URL()+"\"}\n", func(*gateway) {
+					if out, err := server.CLI("FLUSHALL"); err != nil || out != "OK" {
+						t.Fatalf("FLUSHALL: %q, %v", out, err)
 					}
 				}
 			}

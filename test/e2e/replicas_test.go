@@ -32,6 +32,7 @@ import (
 	"github.com/foldgate/foldgate/test/fixtures"
 	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/redistest"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -42,8 +43,7 @@ var replicaKills = flag.Int("replica-kills", 3, "how often TestKilledReplica kil
 type fleet struct {
 	t     *testing.T
 	all   []*replica
-	store *os.Process // Redis
-	redis string      // its URL
+	store *redistest.Server
 	url   string
 	turn  atomic.Int64
 	hosts *gateway // ends the hosts, before the replicas
@@ -62,8 +62,7 @@ const replicasKey = "0123456789abcdef0123456789abcdef"
 // newFleet starts n replicas with one configuration.
 func newFleet(t *testing.T, n int, config string) *fleet {
 	t.Helper()
-	store, process := redis(t)
-	f := &fleet{t: t, store: process, redis: store}
+	f := &fleet{t: t, store: redistest.New(t)}
 	balancer := httptest.NewServer(&httputil.ReverseProxy{
 		FlushInterval: -1,
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -77,7 +76,7 @@ func newFleet(t *testing.T, n int, config string) *fleet {
 	f.url = balancer.URL + "/mcp"
 	for range n {
 		r := &replica{port: freeport.For(t)}
-		r.gateway = newGateway(t, fmt.Sprintf("listen: 127.0.0.1:%s\nstore: {url: %q}\nreplicas: {listen: \"127.0.0.1:%s\", key: %s, drain_seconds: 1}\n%s", r.port, store, freeport.For(t), replicasKey, config))
+		r.gateway = newGateway(t, fmt.Sprintf("listen: 127.0.0.1:%s\nstore: {url: %q}\nreplicas: {listen: \"127.0.0.1:%s\", key: %s, drain_seconds: 1}\n%s", r.port, f.store.URL(), freeport.For(t), replicasKey, config))
 		r.url = "http://127.0.0.1:" + r.port + "/mcp"
 		r.start()
 		t.Cleanup(r.terminate)
@@ -327,7 +326,7 @@ func TestReplicasAreOneGateway(t *testing.T) {
 			until(t, "a list_changed arrives", func() bool { return heard.has("list_changed") > 0 })
 		})
 	}
-	_ = f.store.Kill() // replicas that know each other go on
+	f.store.Kill() // replicas that know each other go on
 	id, _ := f.branchOfUser(t, 1)
 	for _, r := range f.all {
 		if status, _, body := posted(t, r.url, 1, "old__echo", fmt.Sprintf(`{"n":9,"branch_id":%q}`, id), nil); status != http.StatusOK || !strings.Contains(body, `\"n\":9`) {
@@ -791,7 +790,7 @@ func TestKilledReplica(t *testing.T) {
 	}
 	f.all[0].start()
 	counted := f.all[0].usedOfLimit()
-	again := newGateway(t, fmt.Sprintf("store: {url: %q, prefix: rebuilt}\n%s", f.redis, config))
+	again := newGateway(t, fmt.Sprintf("store: {url: %q, prefix: rebuilt}\n%s", f.store.URL(), config))
 	again.output(append([]string{"budgets", "rebuild"}, dirs...)...)
 	again.http()
 	traced := again.usedOfLimit()
