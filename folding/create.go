@@ -104,7 +104,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	}
 	b := m.add(rec, ledger, parent, d.limits, caller.Thread)
 	b.unattended = d.Unattended
-	m.emit(Event{Kind: EventCreated, Time: now, Branch: b.snapshot(), Cause: d.Cause})
+	m.emit(Event{Kind: EventCreated, Branch: b.snapshot(), Cause: d.Cause})
 	rec = b.snapshot()
 	rec.Status = StatusActive // the repository knows no created branches: being stored makes it active
 	stored := m.w.put(OpInsert, rec)

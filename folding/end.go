@@ -119,7 +119,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 		return Returned{}, Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
 	}
 	m.w.put(OpLate, b)
-	m.emit(Event{Kind: EventLate, Time: now, Branch: b})
+	m.emit(Event{Kind: EventLate, Branch: b})
 	parent := m.live[b.ParentID]
 	m.chargeParent(&r, now)
 	stored := m.w.barrier()
@@ -268,13 +268,13 @@ func (m *Manager) checkBudget(b *branch, now time.Time) {
 // m.mu is held.
 func (m *Manager) warn(b *branch, now time.Time) {
 	if b.holders == 0 && b.ledger.Warn() {
-		m.emit(Event{Kind: EventWarned, Time: now, Branch: b.snapshot()})
+		m.emit(Event{Kind: EventWarned, Branch: b.snapshot()})
 	}
 }
 
 // exhaust ends b because its budget is used up. m.mu is held.
 func (m *Manager) exhaust(b *branch, now time.Time) {
-	m.emit(Event{Kind: EventExhausted, Time: now, Branch: b.snapshot()})
+	m.emit(Event{Kind: EventExhausted, Branch: b.snapshot()})
 	m.finish(b, outcome{reason: ReasonBudgetExhausted}, now)
 }
 
@@ -325,5 +325,5 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	for l := range b.leases {
 		l.cancel(b.ended())
 	}
-	m.emit(Event{Kind: kind, Time: now, Branch: b.snapshot()})
+	m.emit(Event{Kind: kind, Branch: b.snapshot()})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -19,7 +18,6 @@ import (
 // ends of its children arrive before its own.
 type Event struct {
 	Kind EventKind
-	Time time.Time
 	// Branch is the branch just after the event.
 	Branch Branch
 	// Cause is CreateRequest.Cause if Kind is EventCreated.

@@ -199,7 +199,7 @@ func (m *Manager) recover(active []Branch) {
 		}
 		b := m.add(rec, ledger, parent, limits, "") // the thread ended with its connection
 		b.changes++
-		m.emit(Event{Kind: EventRecovered, Time: now, Branch: b.snapshot()})
+		m.emit(Event{Kind: EventRecovered, Branch: b.snapshot()})
 	}
 	m.expire(now)
 	for _, b := range inOrder(maps.Values(m.live)) {

@@ -20,6 +20,17 @@ import (
 	"github.com/foldgate/foldgate/proxy/control"
 )
 
+// onGateways returns what runs a command on the running gateways of the configuration.
+func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*control.Client) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		found, err := a.gateways(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return run(cmd, args, found)
+	}
+}
+
 // gateways returns the running gateways of the configuration.
 func (a *app) gateways(ctx context.Context) ([]*control.Client, error) {
 	if a.stateDir != "" {
@@ -47,11 +58,7 @@ func newBranches(a *app) *cobra.Command {
 the state directory of the configuration and serve HTTP.`,
 		Example: "  foldgate branches\n  foldgate branches --state-dir /var/lib/foldgate --json",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := a.gateways(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			open := []control.Branch{}
 			for _, g := range found {
 				part, err := g.OpenBranches(cmd.Context())
@@ -81,7 +88,7 @@ the state directory of the configuration and serve HTTP.`,
 				})
 			}
 			return table(cmd.OutOrStdout(), rows)
-		},
+		}),
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the whole context paths")
 	var reason string
@@ -92,11 +99,7 @@ the state directory of the configuration and serve HTTP.`,
 agent is told that the operator ended it, and why. The trace has both.`,
 		Example: "  foldgate branches end br_1f0c... --reason 'it reads the wrong files'",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := a.gateways(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.onGateways(func(cmd *cobra.Command, args []string, found []*control.Client) error {
 			for _, g := range found {
 				b, err := g.EndBranch(cmd.Context(), args[0], reason)
 				if errors.Is(err, control.ErrNoBranch) {
@@ -109,7 +112,7 @@ agent is told that the operator ended it, and why. The trace has both.`,
 				return nil
 			}
 			return fmt.Errorf("no branch %q is open: foldgate branches lists the ones that are", args[0])
-		},
+		}),
 	})
 	end.Flags().StringVar(&reason, "reason", "", "why, for the agent and the trace")
 	cmd.AddCommand(end)
@@ -125,11 +128,7 @@ func newBudgets(a *app) *cobra.Command {
 with use in its window. Gateways with one store count together.`,
 		Example: "  foldgate budgets\n  foldgate budgets --json",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := a.gateways(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			states, err := found[0].Budgets(cmd.Context()) // all use one store
 			if err != nil {
 				return err
@@ -159,7 +158,7 @@ with use in its window. Gateways with one store count together.`,
 				}
 			}
 			return table(cmd.OutOrStdout(), rows)
-		},
+		}),
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.AddCommand(a.operating(&cobra.Command{
@@ -167,11 +166,7 @@ with use in its window. Gateways with one store count together.`,
 		Short:   "Set what was used of a limit to 0, for one subject or for all",
 		Example: "  foldgate budgets reset day\n  foldgate budgets reset day alice",
 		Args:    cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := a.gateways(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.onGateways(func(cmd *cobra.Command, args []string, found []*control.Client) error {
 			subject := ""
 			if len(args) == 2 {
 				subject = args[1]
@@ -182,7 +177,7 @@ with use in its window. Gateways with one store count together.`,
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%d counts of limit %s are 0 again.\n", n, args[0])
 			return nil
-		},
+		}),
 	}))
 	cmd.AddCommand(newRebuild(a))
 	return cmd
@@ -248,11 +243,7 @@ func newReload(a *app) *cobra.Command {
 print what changed. A file that can't be used changes nothing.`,
 		Example: "  foldgate reload --config /etc/foldgate/foldgate.yaml",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := a.gateways(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			var faults []error
 			for _, g := range found {
 				done, err := g.Reload(cmd.Context())
@@ -267,7 +258,7 @@ print what changed. A file that can't be used changes nothing.`,
 				}
 			}
 			return errors.Join(faults...)
-		},
+		}),
 	})
 }
 
