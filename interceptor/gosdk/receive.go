@@ -239,29 +239,35 @@ func (r *request) askServer(ctx context.Context, c *interceptor.Call) (*intercep
 			return nil, err
 		}
 	}
-	r.res, r.err = r.next(context.WithValue(ctx, requestKey{}, r), c.Target.Method, req)
-	if r.err != nil {
+	answer, err := r.next(context.WithValue(ctx, requestKey{}, r), c.Target.Method, req)
+	res, err := r.outcome(ctx, answer, err)
+	if err != nil || res.Error != nil {
+		return res, err
+	}
+	switch c.Target.Method {
+	case "tools/list":
+		res.Body = r.f.shownTools(res.Body)
+	case "initialize", "server/discover":
+		if r.f.has(Meter | Fold) {
+			own, _ := rawjson.GetString(res.Body, "instructions")
+			res.Body = rawjson.Set(res.Body, rawjson.Quote(strings.TrimPrefix(own+"\n\n"+tools.Instructions, "\n\n")), "instructions")
+		}
+	}
+	return res, nil
+}
+
+// outcome notes what the server or the client answered, and returns it for the chain.
+func (r *request) outcome(ctx context.Context, res mcp.Result, err error) (*interceptor.Result, error) {
+	r.res, r.err = res, err
+	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		r.raw = errorObject(r.err)
+		r.raw = errorObject(err)
 		return &interceptor.Result{Error: r.raw}, nil
 	}
-	var err error
-	if r.raw, err = encodeResult(r.res); err != nil {
-		return nil, err
-	}
-	body := r.raw
-	switch c.Target.Method {
-	case "tools/list":
-		body = r.f.shownTools(body)
-	case "initialize", "server/discover":
-		if r.f.has(Meter | Fold) {
-			own, _ := rawjson.GetString(body, "instructions")
-			body = rawjson.Set(body, rawjson.Quote(strings.TrimPrefix(own+"\n\n"+tools.Instructions, "\n\n")), "instructions")
-		}
-	}
-	return &interceptor.Result{Body: body}, nil
+	r.raw, err = encodeResult(res)
+	return &interceptor.Result{Body: r.raw}, err
 }
 
 // encodeResult returns a result as JSON. The SDK's encoder copies a text five times, which would cost

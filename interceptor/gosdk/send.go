@@ -141,17 +141,8 @@ func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result,
 				return nil, err
 			}
 		}
-		r.res, r.err = o.next(ctx, o.method, req)
-		if r.err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				return nil, cause
-			}
-			r.raw = errorObject(r.err)
-			return &interceptor.Result{Error: r.raw}, nil
-		}
-		var err error
-		r.raw, err = json.Marshal(r.res)
-		return &interceptor.Result{Body: r.raw}, err
+		answer, err := o.next(ctx, o.method, req)
+		return r.outcome(ctx, answer, err)
 	})
 	return r.reply(res, err)
 }

@@ -137,7 +137,7 @@ func (batches) CallTool(ctx context.Context, parent *conn.Request, c *intercepto
 		err = denied(trace.ReasonInvalid, "unknown_tool", 404, "Unknown tool: %s (call tools/list for the tools there are)")
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", 403, "%s can't be part of a batch")
-	case string(readOnly) != "true" && !f.cfg.Run.Allows(name):
+	case string(readOnly) != "true" && !f.cfg.Batch.Allows(name):
 		err = denied(trace.ReasonPolicy, "not_allowed", 403, "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	}
 	if err != nil {

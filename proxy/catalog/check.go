@@ -55,7 +55,7 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 	if complete { // else it may match a tool of a server that is down
 		const why = "fits no tool: write the names that hosts see, as they are above"
 		faults = append(faults, unmatched("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)...)
-		faults = append(faults, unmatched("run.allow", r.cfg.Run.Allow, tools.Order, why)...)
+		faults = append(faults, unmatched("run.allow", r.cfg.Batch.Allow, tools.Order, why)...)
 		faults = append(faults, unmatched("tools.always", r.cfg.Tools.Always, tools.Order, why)...)
 		for i, rule := range r.cfg.Policy.Rules {
 			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, named, why)...)

@@ -66,7 +66,7 @@ type Config struct {
 	Attribution    Attribution          `yaml:"attribution"`
 	Folding        folding.Config       `yaml:"folding"` // the limits of branches; see docs/folding.md
 	Results        Results              `yaml:"results"`
-	Run            Run                  `yaml:"run"`
+	Batch          Batch                `yaml:"run"`
 	LLM            LLM                  `yaml:"llm"`
 	Tools          Tools                `yaml:"tools"`
 	Budget         Budget               `yaml:"budget"`
@@ -283,8 +283,8 @@ type FoldRule struct {
 	OnInjection string `yaml:"on_injection"`
 }
 
-// Run limits branch_run.
-type Run struct {
+// Batch limits the batches of branch_run.
+type Batch struct {
 	// Allow are globs on the names that hosts see. They name tools that a batch may call although
 	// the tools do not declare themselves read-only.
 	Allow    []string `yaml:"allow"`
@@ -450,7 +450,7 @@ func Default() Config {
 			MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, QuotaMB: 256, TTLHours: 24,
 			Tools: map[string]FoldRule{},
 		},
-		Run:      Run{Allow: []string{}, MaxCalls: 50},
+		Batch:    Batch{Allow: []string{}, MaxCalls: 50},
 		LLM:      LLM{Tools: []string{"*"}, MaxTurns: 30, MaxOutput: 4096},
 		Tools:    Tools{Mode: ModeList, Always: []string{}, AutoTokens: 10_000},
 		Budget:   Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
@@ -729,4 +729,4 @@ func (r Results) Rule(name string) interceptor.FoldRule {
 func (l *LLM) Selects(shown string) bool { return policy.MatchAny(l.Tools, shown) }
 
 // Allows reports whether the configuration names a tool for batches.
-func (r Run) Allows(shown string) bool { return policy.MatchAny(r.Allow, shown) }
+func (b Batch) Allows(shown string) bool { return policy.MatchAny(b.Allow, shown) }

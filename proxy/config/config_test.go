@@ -17,7 +17,7 @@ func noEnv(string) (string, bool) { return "", false }
 
 func parseFaults(t *testing.T, text string) []Fault {
 	t.Helper()
-	_, faults := parse([]byte(text), func(k string) (string, bool) {
+	_, faults := parse("", []byte(text), func(k string) (string, bool) {
 		return "value of " + k, k == "SET"
 	})
 	return faults
@@ -28,7 +28,7 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, faults := parse(data, noEnv)
+	c, faults := parse("", data, noEnv)
 	if len(faults) > 0 {
 		t.Fatalf("config.example.yaml: %v", faults)
 	}
@@ -170,7 +170,7 @@ func TestConfigFaults(t *testing.T) {
 }
 
 func TestConfigExpandsAndKeepsOrder(t *testing.T) {
-	c, faults := parse([]byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
+	c, faults := parse("", []byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if len(faults) > 0 {
 		t.Fatal(faults)
@@ -184,7 +184,7 @@ func TestConfigExpandsAndKeepsOrder(t *testing.T) {
 	if got := c.Upstreams["alpha"].Command[2]; got != "echo $HOME" {
 		t.Errorf("command = %q, want $$ as one dollar sign", got)
 	}
-	c, faults = parse([]byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
+	c, faults = parse("", []byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if diff := cmp.Diff(map[string]string{"A": "Bearer v", "B": "${SET}"}, c.Upstreams["a"].Headers); diff != "" || len(faults) > 0 {
 		t.Errorf("variables in blocks: %v (-want +got):\n%s", faults, diff)
@@ -210,7 +210,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("listen: 127.0.0.1:1\nupstreams:\n  a: {command: [x]}\n"))
 	f.Add([]byte("folding: {max_depth: !!str 3}\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, faults := parse(data, noEnv) // must not panic
+		c, faults := parse("", data, noEnv) // must not panic
 		if len(faults) == 0 && len(c.Validate()) != 0 {
 			t.Errorf("parse(%q) found nothing, Validate does", data)
 		}
@@ -229,7 +229,7 @@ func TestUpstreamOrder(t *testing.T) {
 		"JSON, escaped": `{"upstreams": {"\u007a": {"url": "http://h/"}, "\x61": {"url": "http://h/"}, "m": {"url": "http://h/"}}}`,
 		"JSON in lines": "{\n  \"upstreams\": {\n    \"z\": {\"url\": \"http://h/\"},\n    \"a\": {\"url\": \"http://h/\"},\n    \"m\": {\"url\": \"http://h/\"}\n  }\n}\n",
 	} {
-		c, faults := parse([]byte(text), noEnv)
+		c, faults := parse("", []byte(text), noEnv)
 		if got := c.UpstreamKeys(); len(faults) > 0 || !slices.Equal(got, []string{"z", "a", "m"}) {
 			t.Errorf("%s: %v %v, want z, a, m", name, got, faults)
 		}

@@ -114,7 +114,7 @@ func Load(file string) (Config, error) {
 		}
 		return Config{}, &Error{File: file, Faults: []Fault{{Msg: msg}}}
 	}
-	c, faults := parseIn(filepath.Dir(file), data, os.LookupEnv)
+	c, faults := parse(filepath.Dir(file), data, os.LookupEnv)
 	c.Sum = Sum(data)
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -136,13 +136,8 @@ func Sum(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// parse decodes and checks the text of a file in the working directory.
-func parse(data []byte, env func(string) (string, bool)) (Config, []Fault) {
-	return parseIn("", data, env)
-}
-
-// parseIn decodes and checks the text of a file in dir.
-func parseIn(dir string, data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
+// parse decodes and checks the text of a file in dir, "" for the working directory.
+func parse(dir string, data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
 	c = Default()
 	// Editors of Windows write a byte order mark.
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))

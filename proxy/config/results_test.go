@@ -11,7 +11,7 @@ import (
 )
 
 func TestFoldRuleOfATool(t *testing.T) {
-	c, faults := parse([]byte(`
+	c, faults := parse("", []byte(`
 results:
   tools:
     "**": {threshold: 100}
@@ -70,7 +70,7 @@ func TestGlobsOnNamesWithSlashes(t *testing.T) {
 		if (policy.Globs{Deny: []string{glob}}).Selects(name) {
 			t.Errorf("deny %q shows %s", glob, name)
 		}
-		if !(Run{Allow: []string{glob}}).Allows(name) {
+		if !(Batch{Allow: []string{glob}}).Allows(name) {
 			t.Errorf("allow %q does not allow %s", glob, name)
 		}
 		if !(Results{Tools: map[string]FoldRule{glob: {Fold: "off"}}}).Rule(name).Off {

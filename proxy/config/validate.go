@@ -49,9 +49,9 @@ func (c Config) Validate() []Fault {
 		k.fault("folding."+key, "%v", err)
 	}
 	c.Results.check(&k)
-	k.globs("run.allow", c.Run.Allow)
-	k.faultIf(c.Run.MaxCalls < 1 || c.Run.MaxCalls > 1000,
-		"run.max_calls", "%d is not between 1 and 1000", c.Run.MaxCalls)
+	k.globs("run.allow", c.Batch.Allow)
+	k.faultIf(c.Batch.MaxCalls < 1 || c.Batch.MaxCalls > 1000,
+		"run.max_calls", "%d is not between 1 and 1000", c.Batch.MaxCalls)
 	c.LLM.check(&k)
 	k.oneOf("tools.mode", c.Tools.Mode, ModeList, ModeSearch, ModeAuto)
 	k.globs("tools.always", c.Tools.Always)

@@ -31,7 +31,7 @@ func (rt *Router) Callable(ctx context.Context, parent *conn.Request) (definitio
 	merged, _ := rt.Catalog(ctx, listWait, parent.Receiver.(*request).s, catalog.Tools, []string{parent.Call.Outcome.Record})
 	seen := merged.For(parent.Call.Origin.Identity)
 	for _, shown := range seen.Order {
-		if e, _ := seen.Lookup(shown); e.Server != "" && (readOnly(e) || rt.Settings().Config.Run.Allows(shown)) {
+		if e, _ := seen.Lookup(shown); e.Server != "" && (readOnly(e) || rt.Settings().Config.Batch.Allows(shown)) {
 			definitions = append(definitions, e.Readable())
 		}
 	}
@@ -71,7 +71,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	case e.Server == "" && c.Target.Batch == "": // of a branch that runs by itself
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
-	case !readOnly(e) && c.Origin.Direction != interceptor.Internal && !st.Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
+	case !readOnly(e) && c.Origin.Direction != interceptor.Internal && !st.Config.Batch.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:

@@ -27,7 +27,7 @@ const (
 // batch is one branch_run: calls made inside foldgate. The host gets only their combined answer.
 type batch struct {
 	t      *Tools
-	in     runArguments
+	in     batchArguments
 	parent *conn.Request // the branch_run
 	// handle names the answer, rest all results together.
 	handle, rest string
@@ -63,7 +63,7 @@ type stepResult struct {
 
 // startBatch opens a branch if need be and starts the calls. They go on when the host's request is over:
 // the session, the branch and cancel end them.
-func (t *Tools) startBatch(ctx context.Context, r *conn.Request, in runArguments) (*batch, error) {
+func (t *Tools) startBatch(ctx context.Context, r *conn.Request, in batchArguments) (*batch, error) {
 	b := &batch{
 		t: t, in: in, parent: r, handle: t.Results.NewHandle(), rest: t.Results.NewHandle(),
 		done: make(chan struct{}), results: make([]stepResult, len(in.Steps)), shown: t.cleanSteps(ctx, in.Steps),

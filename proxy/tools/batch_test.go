@@ -196,7 +196,7 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 func TestFilterThatTakesTooLong(t *testing.T) {
 	tools := newTools(t, nil, nil)
 	b := tools.batchOf("local", "")
-	b.in = runArguments{Grep: "read", Steps: []step{{Tool: "read", Arguments: json.RawMessage(`{}`)}}}
+	b.in = batchArguments{Grep: "read", Steps: []step{{Tool: "read", Arguments: json.RawMessage(`{}`)}}}
 	b.shown = b.in.Steps
 	b.results = []stepResult{{text: "what was read", tokens: 3}}
 	over, cancel := context.WithCancel(t.Context())

@@ -25,8 +25,8 @@ const (
 	progressEvery   = 5 * time.Second
 )
 
-// runArguments are the arguments of branch_run, without branch_id, which Attribute reads.
-type runArguments struct {
+// batchArguments are the arguments of branch_run, without branch_id, which Attribute reads.
+type batchArguments struct {
 	Description, Tool, Grep, JQ string
 
 	Steps     []step
@@ -42,11 +42,11 @@ type step struct {
 
 // runBatch serves branch_run: it starts the batch and waits for it, but not longer than hosts do.
 func (t *Tools) runBatch(ctx context.Context, r *conn.Request) ([]byte, error) {
-	var in runArguments
+	var in batchArguments
 	if err := decode(r.Call, &in); err != nil {
 		return nil, err
 	}
-	if err := in.check(t.Config().Run.MaxCalls); err != nil {
+	if err := in.check(t.Config().Batch.MaxCalls); err != nil {
 		return nil, err
 	}
 	b, err := t.startBatch(ctx, r, in)
@@ -65,7 +65,7 @@ func (t *Tools) runBatch(ctx context.Context, r *conn.Request) ([]byte, error) {
 }
 
 // check fills in the defaults and refuses arguments that make no sense.
-func (in *runArguments) check(maxCalls int) error {
+func (in *batchArguments) check(maxCalls int) error {
 	if in.Tool != "" || len(in.Each) > 0 {
 		if len(in.Steps) > 0 {
 			return &extract.Error{Field: "steps", Text: "give either steps, or tool and each"}

@@ -160,7 +160,7 @@ func TestOwnToolsAreSmall(t *testing.T) {
 func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tools := New(t.Context(), Options{Counter: counter(t), Config: fixed(config.Default())})
-		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: runArguments{Steps: make([]step, 3)}}
+		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: batchArguments{Steps: make([]step, 3)}}
 		b.finished.Store(2)
 		r := &conn.Request{Call: &interceptor.Call{}}
 		b.parent = r
@@ -233,7 +233,7 @@ func TestRunArguments(t *testing.T) {
 		{`{"tool":"a","each":[{}],"jq":".","grep":"a"}`, "use one of them"},
 		{`{"tool":"a","each":[{}],"parallel":-1}`, "negative"},
 	} {
-		var in runArguments
+		var in batchArguments
 		if err := json.Unmarshal([]byte(tc.args), &in); err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ func TestRunArguments(t *testing.T) {
 			t.Errorf("check(%s) = %v, want %q", tc.args, err, tc.want)
 		}
 	}
-	in := runArguments{Tool: "a", Each: []json.RawMessage{[]byte(`{"x":1}`), nil}, Parallel: 99}
+	in := batchArguments{Tool: "a", Each: []json.RawMessage{[]byte(`{"x":1}`), nil}, Parallel: 99}
 	if err := in.check(2); err != nil || len(in.Steps) != 2 || string(in.Steps[1].Arguments) != "{}" || in.Parallel != maxParallel || in.MaxTokens != answerTokens {
 		t.Errorf("check filled in %+v, %v", in, err)
 	}
