@@ -49,8 +49,8 @@ const (
 	Branch = "branch" // calls in branches
 )
 
-// MaxLimits is the largest number of limits.
-const MaxLimits = 256
+// maxLimits is the largest number of limits.
+const maxLimits = 256
 
 // Limit is a configured limit.
 type Limit struct {
@@ -135,8 +135,8 @@ var limitName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
 // Check returns what is wrong with the limits, each error with the number of the limit.
 func Check(all []Limit) error {
 	var errs []error
-	if len(all) > MaxLimits {
-		errs = append(errs, fmt.Errorf("there are %d limits: use at most %d", len(all), MaxLimits))
+	if len(all) > maxLimits {
+		errs = append(errs, fmt.Errorf("there are %d limits: use at most %d", len(all), maxLimits))
 	}
 	seen := map[string]bool{}
 	for i, l := range all {

@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 	if err := Check([]Limit{good, good}); err == nil || !strings.Contains(err.Error(), "limits[1].name") {
 		t.Errorf("two of one name: %v", err)
 	}
-	if err := Check(make([]Limit, MaxLimits+1)); err == nil || !strings.Contains(err.Error(), "use at most 256") {
+	if err := Check(make([]Limit, maxLimits+1)); err == nil || !strings.Contains(err.Error(), "use at most 256") {
 		t.Errorf("too many: %v", err)
 	}
 }

@@ -348,7 +348,7 @@ func (f *file) used(ctx context.Context, counters []Counter) ([]Used, error) {
 
 // put adds amounts from 0 to counters, or raises them, or subtracts from them.
 func (f *file) put(ctx context.Context, kind stmtKind, changes []Change) error {
-	most := MaxLimits
+	most := maxLimits
 	if kind == sub {
 		most = 1
 	}

@@ -20,7 +20,7 @@ import (
 // host's path can stand below that of a branch.
 const (
 	MaxDepth     = 5
-	MaxBytes     = 255
+	maxBytes     = 255
 	MaxCallDepth = 2 * MaxDepth
 )
 
@@ -68,11 +68,11 @@ func Parse(s string) (Path, error) {
 }
 
 // Validate returns nil if s is a path, and an [*Error] otherwise.
-func Validate(s string) error { return validate(s, MaxDepth, MaxBytes) }
+func Validate(s string) error { return validate(s, MaxDepth, maxBytes) }
 
 // ValidateCall is [Validate] for the context of a call: the path of a branch and, below it, one of
 // the host's own.
-func ValidateCall(s string) error { return validate(s, MaxCallDepth, 2*MaxBytes+1) }
+func ValidateCall(s string) error { return validate(s, MaxCallDepth, 2*maxBytes+1) }
 
 func validate(s string, maxDepth, maxBytes int) error {
 	if s == "" {

@@ -213,7 +213,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(p) > MaxBytes || p.Depth() > MaxDepth {
+		if len(p) > maxBytes || p.Depth() > MaxDepth {
 			t.Fatalf("Parse(%q) breaks a limit", s)
 		}
 		if p == Main {

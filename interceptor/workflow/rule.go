@@ -90,9 +90,9 @@ type Fault struct {
 	Msg  string
 }
 
-// MaxSteps is the number of differently named link steps that a workflow can have. Each may be
+// maxSteps is the number of differently named link steps that a workflow can have. Each may be
 // one level deeper than the one before.
-const MaxSteps = contextpath.MaxDepth - 1
+const maxSteps = contextpath.MaxDepth - 1
 
 // Compile checks and compiles specs. It returns every fault.
 func Compile(specs []Spec) (*Rules, []Fault) {
@@ -151,8 +151,8 @@ func (c *compiler) compile(s Spec) {
 	if len(w.Openers) == 0 {
 		c.bad("open", "is empty: name the tool that starts the workflow")
 	}
-	if len(steps) > MaxSteps {
-		c.bad("link", "%d differently named steps; at most %d are possible, because a path has at most %d levels", len(steps), MaxSteps, contextpath.MaxDepth)
+	if len(steps) > maxSteps {
+		c.bad("link", "%d differently named steps; at most %d are possible, because a path has at most %d levels", len(steps), maxSteps, contextpath.MaxDepth)
 	}
 }
 

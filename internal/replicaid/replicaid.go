@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Length is the length of a name. With it no id is longer than 50 bytes, so the paths of branches,
+// length is the length of a name. With it no id is longer than 50 bytes, so the paths of branches,
 // which have five levels at most, are shorter than their limit of 255 bytes.
-const Length = 5
+const length = 5
 
 const letters = "0123456789abcdefghjkmnpqrstvwxyz"
 
 // NewName returns a random name.
 func NewName() string {
-	b := make([]byte, Length)
+	b := make([]byte, length)
 	rand.Read(b) // never fails: the runtime ends the process instead
 	for i := range b {
 		b[i] = letters[b[i]%byte(len(letters))]
@@ -25,7 +25,7 @@ func NewName() string {
 }
 
 // Valid reports whether a name has the form of those that NewName returns.
-func Valid(name string) bool { return len(name) == Length && strings.Trim(name, letters) == "" }
+func Valid(name string) bool { return len(name) == length && strings.Trim(name, letters) == "" }
 
 // New returns an id. With replica "" it has no name.
 func New(kind, replica, random string) string {

@@ -48,8 +48,8 @@ const (
 	Gone     State = "gone"    // the hosts that listed it first do not get it any more
 )
 
-// FirstContact approved what a server gave when it was asked first.
-const FirstContact = "first contact"
+// firstContact approved what a server gave when it was asked first.
+const firstContact = "first contact"
 
 // Bounds. Over maxNames, or with a name over maxName bytes, a definition is not kept, and is new each time.
 // Over maxVariants the oldest of a name is forgotten, those that nobody approved first. Over maxText and
@@ -300,7 +300,7 @@ func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool,
 			fresh[d.SHA256] = true
 		}
 		if first && v.Approved.IsZero() {
-			v.Approved, v.By = now, FirstContact
+			v.Approved, v.By = now, firstContact
 		}
 	}
 	for key, p := range sv.Pins {
@@ -374,7 +374,7 @@ func (s *Store) Refresh() (changed bool, events []Event) {
 				if b := before.Servers[name]; b != nil && b.Pins[key] != nil {
 					old = b.Pins[key].find(v.SHA256)
 				}
-				if !v.Approved.IsZero() && v.By != FirstContact && (old == nil || old.Approved.IsZero()) {
+				if !v.Approved.IsZero() && v.By != firstContact && (old == nil || old.Approved.IsZero()) {
 					events = append(events, Event{Server: name, Kind: Kind(kind), Name: own, State: Approved, SHA256: v.SHA256, By: v.By})
 				}
 			}

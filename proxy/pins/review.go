@@ -22,7 +22,7 @@ type Pin struct {
 	FirstSeen time.Time `json:"first_seen"`        // the name
 	Seen      time.Time `json:"seen"`              // this definition
 	Approved  time.Time `json:"approved,omitzero"` // the definition of before, if this one is not
-	By        string    `json:"by,omitempty"`      // who approved that: FirstContact, or a user of the machine
+	By        string    `json:"by,omitempty"`      // who approved that: firstContact, or a user of the machine
 	SHA256    string    `json:"sha256"`
 	Warnings  []string  `json:"warnings,omitempty"` // of the scanner
 	// Was is the definition that was approved last, Is this one; nil if the text is not kept.
