@@ -44,7 +44,7 @@ func (x *examination) secrets(text string) ([]hit, []decoded, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	pairs, err := x.pairs(text)
+	pairs, err := x.pairs(text, hits)
 	return slices.DeleteFunc(hits, func(h hit) bool {
 		return len(h.parts(text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h))
 	}), pairs, err

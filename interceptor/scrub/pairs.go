@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -8,9 +9,10 @@ import (
 )
 
 // pairs returns the names and values that stand apart in the scanned text, rewritten to
-// NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first.
-func (x *examination) pairs(text string) ([]decoded, error) {
+// NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first. hits are known.
+func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 	var all []decoded
+	var known []mark
 	apart := 0
 	for _, i := range x.scratch.Candidates() {
 		if !x.s.rules.active[i].Apart {
@@ -30,6 +32,9 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 		matches, err := x.scratch.FindFrom(i, next)
 		if err != nil {
 			return nil, err
+		}
+		if len(matches) == 0 {
+			continue
 		}
 		if r.Header {
 			if all, err = x.appendTables(all, text, matches); err != nil {
@@ -52,7 +57,22 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 				continue
 			}
 			for n := 2; n < len(groups); n += 2 {
-				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 && (!r.Row || isRow(text, m.Start, value)) {
+				if groups[n] < 0 {
+					continue
+				}
+				value := span{m.Start + groups[n], m.Start + groups[n+1]}
+				if r.Random {
+					if value.End = value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?")); !isRandom(text, value) {
+						continue
+					}
+					if known == nil {
+						known = merge(appendMarks([]mark{}, text, hits))
+					}
+					if covered(known, value) {
+						continue
+					}
+				}
+				if !r.Row || isRow(text, m.Start, value) {
 					if m.Start < lines.part.End {
 						overlapping.pair(m.Start, value)
 					} else {
@@ -145,6 +165,37 @@ func nameEnd(text string, in regexset.Span) int {
 	}
 	return end
 }
+
+// isRandom reports whether a value looks like a key or a password that was made at random: no name, number,
+// call or member in code, version, host or URL, and no row of digits.
+func isRandom(text string, value span) bool {
+	v := text[value.Start:value.End]
+	if next := text[value.End:min(value.End+1, len(text))]; next != "" && !strings.Contains(" \t\r\n\"'`\\<>{}]),;|&*.:!?", next) || len(v) < 10 ||
+		!strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
+		len(v) < 40 && strings.Contains(v, ".") {
+		return false
+	}
+	if !hasWords(v) {
+		return true
+	}
+	if nameAnchor.MatchString(v) {
+		return false
+	}
+	letters, spoken := 0, 0
+	for _, w := range nameWord.FindAllString(v, -1) {
+		if last := kindOf(w[len(w)-1]); last == 'A' || last == 'a' {
+			if letters += len(w); len(w) > 3 && 5*len(vowel.FindAllString(w, -1)) >= len(w) && !consonants.MatchString(w) {
+				spoken += len(w)
+			}
+		}
+	}
+	return 2*spoken < letters
+}
+
+var (
+	vowel      = regexp.MustCompile(`[aeiouyAEIOUY]`)
+	consonants = regexp.MustCompile(`(?i)[b-df-hj-np-tv-xz]{4}`)
+)
 
 // isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
 // without a header. Of a long line it looks at the part around them.

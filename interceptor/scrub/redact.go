@@ -127,6 +127,21 @@ func isName(text string, h *hit) bool {
 	if name[0] <= '9' && strings.Contains(name, ".") && number.MatchString(name) {
 		return true
 	}
+	before := strings.TrimRight(text[h.match.Start:h.secret.Start], " \t\n")
+	if !hasWords(name) || len(before) == h.secret.Start-h.match.Start || strings.HasSuffix(before, ":") || !nameAnchor.MatchString(name) {
+		return false
+	}
+	for _, w := range nameWord.FindAllString(name, -1) {
+		switch last := kindOf(w[len(w)-1]); {
+		case last == '0' && len(w) > 5, last == 'A' && len(w) > 8, last == 'a' && (len(w) > 14 || len(w) > 3 && !strings.ContainsAny(w, "aeiouyAEIOUY")):
+			return false
+		}
+	}
+	return true
+}
+
+// hasWords reports whether a name consists of long words and few numbers. Most keys do not.
+func hasWords(name string) bool {
 	letters, words, numbers, last := 0, 0, 0, byte('_')
 	for _, c := range []byte(name) {
 		switch kind := kindOf(c); {
@@ -139,20 +154,7 @@ func isName(text string, h *hit) bool {
 			letters++
 		}
 	}
-	if numbers > 3 || letters < 3*words {
-		return false // most keys end here
-	}
-	before := strings.TrimRight(text[h.match.Start:h.secret.Start], " \t\n")
-	if len(before) == h.secret.Start-h.match.Start || strings.HasSuffix(before, ":") || !nameAnchor.MatchString(name) {
-		return false
-	}
-	for _, w := range nameWord.FindAllString(name, -1) {
-		switch last := kindOf(w[len(w)-1]); {
-		case last == '0' && len(w) > 5, last == 'A' && len(w) > 8, last == 'a' && (len(w) > 14 || len(w) > 3 && !strings.ContainsAny(w, "aeiouyAEIOUY")):
-			return false
-		}
-	}
-	return true
+	return numbers <= 3 && letters >= 3*words
 }
 
 // kindOf returns 0, A or a for a digit, a capital or a small letter, or else _.

@@ -250,9 +250,9 @@ func TestLastLine(t *testing.T) {
 			t.Errorf("JSON with %q = %s, %v, %v", text, doc, found, err)
 		}
 	}
-	// In its own line the exception holds.
+	// In its own line the exception holds for gitleaks' rules.
 	text := "x\n--mount=type=secret,api_key=" + key
-	if got, _, err := s.Text(context.Background(), text); err != nil || got != text {
-		t.Errorf("Text(%q) = %q, %v, want it as it is", text, got, err)
+	if hits := hitsOf(t, s, text); len(hits) > 0 {
+		t.Errorf("find(%q) = %v, want nothing", text, hits)
 	}
 }
