@@ -30,7 +30,7 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 		return nil, err
 	}
 	// Unfinished calls and branches began after that process did, and no longer ago than a branch
-	// may live. Branches that it took over may be older.
+	// may live. Branches that it took over are older: it recorded the status of each.
 	since := to.Add(-maxAge - time.Minute)
 	if from.After(since) && !from.After(to) { // else the clock was set back
 		since = from
@@ -53,8 +53,10 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 			r.Recorder.Note(lostCall(call))
 		}
 	}
-	for id, push := range u.open {
-		r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = push.ID, hostOf(push), u.conclusions[id] })
+	for id, first := range u.open {
+		if first.Kind == trace.KindPush {
+			r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = first.ID, hostOf(first), u.conclusions[id] })
+		}
 	}
 	if !interrupted {
 		return nil, nil
@@ -73,14 +75,14 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 // popEnded writes the pops of the branches that are open in the journal only, deepest first.
 func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u *unfinished) error {
 	var ended []folding.Branch
-	for id, push := range u.open {
+	for id, first := range u.open {
 		b, found, err := repo.Get(ctx, id)
 		if err != nil {
 			return err
 		}
 		if !found { // the process died before it stored the branch: no agent has its id
-			a := push.AuditOrEmpty()
-			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed, Session: a.Session, Origin: a.Session, Principal: a.Principal}
+			a := first.AuditOrEmpty()
+			b = folding.Branch{ID: id, Context: first.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed, Session: a.Session, Origin: a.Session, Principal: a.Principal}
 		}
 		ended = append(ended, b)
 	}
@@ -118,7 +120,8 @@ type unfinished struct {
 	// calls, also of calls that an earlier, failed start has ended.
 	calls     []*trace.Record
 	lostSteps []string
-	// open are the pushes without a pop, popped the reasons of the pops, both by branch id.
+	// open has the branches without a pop: the push or, if that is older, the first status. popped has
+	// the reasons of the pops. Both are by branch id.
 	open   map[string]*trace.Record
 	popped map[string]string
 	// conclusions are the records of returned branches, by the parent's id. concluded has the ids
@@ -132,7 +135,7 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 	u := &unfinished{open: map[string]*trace.Record{}, popped: map[string]string{}, conclusions: map[string][]string{}, concluded: map[string]bool{}}
 	requests := map[string]*trace.Record{}
 	filter := query.Filter{Since: since, Kinds: []string{
-		"mcp/request", "mcp/response", trace.KindPush, trace.KindPop, trace.KindConclusion,
+		"mcp/request", "mcp/response", trace.KindPush, trace.KindStatus, trace.KindPop, trace.KindConclusion,
 	}}
 	for r, err := range query.Recent(ctx, dir, filter) {
 		if err != nil {
@@ -153,6 +156,10 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 			}
 		case r.Kind == trace.KindPush:
 			u.open[id] = r
+		case r.Kind == trace.KindStatus:
+			if _, popped := u.popped[id]; !popped && u.open[id] == nil {
+				u.open[id] = r
+			}
 		case r.Kind == trace.KindPop:
 			delete(u.open, id)
 			delete(u.conclusions, id)

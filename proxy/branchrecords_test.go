@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -141,14 +142,24 @@ func snapshot(t *testing.T, part, from, to string) {
 
 // A process that dies between writing the books and the trace leaves one
 // behind the other. The next process brings them together: each push has one
-// pop in the end, and the books say how it was.
+// pop in the end, and the books say how it was, also of branches that it took over.
 func TestTraceAndBooksAgree(t *testing.T) {
-	for _, old := range []string{"books", "trace"} {
-		t.Run(old+" behind", func(t *testing.T) {
+	for _, name := range []string{"books behind", "trace behind", "books behind, taken over", "trace behind, taken over"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			old, _, _ := strings.Cut(name, " ")
 			dir, image := t.TempDir(), t.TempDir()
 			g := openAt(t, dir)
 			parent := openBranch(t, g, "")
 			child := openBranch(t, g, parent.ID)
+			if strings.HasSuffix(name, "taken over") {
+				taken := t.TempDir()
+				for part := range stateParts {
+					snapshot(t, part, dir, taken)
+				}
+				time.Sleep(1100 * time.Millisecond) // recovery looks a second further back
+				dir, g = taken, openAt(t, taken)
+			}
 			stays := openBranch(t, g, "")
 			snapshot(t, old, dir, image)
 			endBranch(t, g, parent) // and its child
