@@ -81,7 +81,7 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 // TakeMessage reports whether the caller should read the message of b, a copy from
 // [Manager.Status]: it has not, because b was returned on another connection, or late. It is true once.
 func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (bool, error) {
-	if b.ReturnedBy == "" { // nobody has to, or somebody has
+	if b.ReturnedBy == "" { // no message waits, or it was read
 		return false, nil
 	}
 	m.finished.Lock()
@@ -174,8 +174,8 @@ func (m *Manager) Pay(branchID string, n int) int {
 
 // EndSession ends all branches of the caller's session with ReasonSessionEnded, also those that
 // its connection created in another session. Call it when a connection has ended; reason says
-// how, for the digest. With [ReasonShutdown] they end with that, and those of a replica stay. It
-// returns when the ends are durable, or with an error after Config.SessionCleanupSeconds; the
+// how, for the digest. With [ReasonShutdown] they end with that reason, but a replica keeps its
+// branches. It returns when the ends are durable, or with an error after Config.SessionCleanupSeconds; the
 // branches have ended in both cases.
 func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) (err error) {
 	if caller.Session == "" || reason == ReasonShutdown && m.opts.Replica != "" {

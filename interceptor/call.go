@@ -107,7 +107,7 @@ type Target struct {
 	Name       string // the tool, prompt or URI under the upstream's own name
 	// Via is the tool of foldgate's own, call_tool, in which the host named this one, "" for none.
 	Via string
-	// ForTool is the tool during whose call a server asks a question, "" if it is not known.
+	// ForTool is the tool that is being called while a server asks a question, "" if it is not known.
 	ForTool string
 	// Params are as the sender wrote them. Forward is sent on; layers may replace it.
 	Params, Forward json.RawMessage
@@ -165,8 +165,8 @@ type Outcome struct {
 	PaidInBranch bool
 	// Unconfirmed means that limits let the call pass without their store, which could not be reached.
 	Unconfirmed bool
-	// Shrink returns the result in at most budget tokens, or nil if it can't, for a result of which
-	// Meter grants less than it needs. Fold and foldgate's own tools set it. Without it the result
+	// Shrink returns the result in at most budget tokens, or nil if it can't. Meter calls it if it
+	// grants a result less than it needs. Fold and foldgate's own tools set it. Without it the result
 	// is cut.
 	Shrink func(budget int) *Result
 
@@ -242,8 +242,8 @@ func (c *Call) foldable(r *Result) bool {
 	return c.ofTool() || r.Error != nil && c.Origin.Direction == FromHost
 }
 
-// Tool returns the tool whose result the call has, or during whose call a server asks, under the
-// server's own name. It is "" if there is none, or if it is not known.
+// Tool returns the tool that is called, or that is being called while a server asks, under the server's
+// own name. It is "" if there is no tool, or if it is not known.
 func (c *Call) Tool() string {
 	if c.ofTool() {
 		return c.Target.Name

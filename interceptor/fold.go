@@ -60,7 +60,7 @@ type FoldPolicy struct {
 type FoldRule struct {
 	Off bool // deliver results whole, and cut them if they do not fit the budget
 	// OnInjection is what becomes of a result that looks like an instruction to the model: log, flag or
-	// block of package folding; "" means that nobody looks.
+	// block of package folding; "" means that results are not searched.
 	OnInjection string
 	Threshold   int // replaces both thresholds of the policy if it is not 0
 }

@@ -21,7 +21,7 @@ const (
 	leftOutEvery = 10 * time.Second
 )
 
-// What becomes of messages of which a server sends too many.
+// What becomes of messages if a server sends too many.
 const (
 	notificationsLeftOut = "notifications_left_out" // they are delivered, and not recorded
 	requestsRefused      = "requests_refused"
@@ -37,8 +37,8 @@ type rate struct {
 	leftOut map[share]*sum // since the last record of them
 }
 
-// share is a part of the messages of a sender: those of one session, tool and branch. Limits count by
-// these. Beyond maxShares of a sender the others are one share, which names none of these.
+// share is the part of a sender's messages that belongs to one session, tool and branch: limits count
+// by these. A sender has at most maxShares. Its other messages are one more share, without names.
 type share struct{ session, team, era, tool, context string }
 
 const maxShares = 100

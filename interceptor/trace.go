@@ -52,7 +52,7 @@ type Recorder struct {
 	words [256]atomic.Pointer[[2]string] // texts that were checked, and their clean forms; see word
 
 	mu      sync.Mutex
-	tallies map[string]occurrences // events of which not each one is recorded
+	tallies map[string]occurrences // events that are not recorded each time
 	rates   map[sender]*rate
 	telling bool // TellLeftOut runs after a while
 }
@@ -420,7 +420,7 @@ func (r *Recorder) Configuration(facts any) {
 }
 
 // Definition records that a definition of a server is new, changed or approved; held means that hosts do
-// not get it. facts are the payload. Of those of one server and state in a minute it records the first ten, and
+// not get it. facts are the payload. In a minute it records the first ten of one server and state, and
 // some of the others.
 func (r *Recorder) Definition(server, kind, name, state string, held bool, facts any) {
 	if _, due := r.count("definition:"+state+" "+server, time.Now().Unix()/60, 10); !due {

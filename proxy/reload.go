@@ -23,7 +23,7 @@ func WithSource(load func() (config.Config, error)) Option {
 }
 
 // Reload reads the configuration again and puts it in force without ending a session. If it can't be
-// used, Reload returns why, and the configuration of before stays in force.
+// used, Reload returns why, and the old configuration stays in force.
 func (g *Gateway) Reload() (done control.Reloaded, err error) {
 	if g.cfg.Listen == "" || g.load == nil {
 		return done, errors.New("a gateway on standard input and output does not reload, because its agent runs as the same user and could lift its own limits: restart it")

@@ -2,8 +2,8 @@
 // time: tokens and calls. It knows nothing of MCP; see the package's example.
 //
 // A [Limit] counts for each of its subjects. What a call uses is taken from all limits that match
-// it in one atomic operation of a [Store], before it is delivered, so that no limit whose action is
-// "refuse" is ever exceeded, also not by several processes that share a store.
+// it in one atomic operation of a [Store], before it is delivered. So a limit with the action
+// "refuse" is never exceeded, not even by several processes that share a store.
 //
 // A process reserves more than one call needs, at most 1/16 of what is left: calls that follow use
 // the reservation without an operation of the store. One that is used up is followed by one of twice

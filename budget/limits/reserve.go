@@ -56,7 +56,7 @@ type parcel struct {
 	how     How
 	changes []Change
 	since   time.Time
-	account *account // whose reserve the take that is undone was for; may be nil
+	account *account // the take that is undone filled its reserve; may be nil
 }
 
 // inherit takes over what a process before has left in the ledger.

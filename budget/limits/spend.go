@@ -20,7 +20,7 @@ type Options struct {
 	MaxResult int           // what is reserved at first, in tokens: room for a large result; 0 means 8192
 	Log       *slog.Logger
 	Now       func() time.Time // nil means time.Now
-	Notify    func(Crossing)   // is told of each crossing; it must not block. nil: nobody is
+	Notify    func(Crossing)   // is told of each crossing; it must not block; may be nil
 	Ledger    *Ledger          // keeps what is reserved for the next process; nil: a process that is killed loses it
 }
 

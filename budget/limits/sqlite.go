@@ -409,8 +409,8 @@ func (f *file) change(ctx context.Context, r *request) error {
 	return f.remember(ctx, r.id, undone)
 }
 
-// place returns the place of an id that another process may ask for, and the number of the operation
-// among those of the place.
+// place splits the id of an operation that another process may ask for into its place and the number
+// of the operation there.
 func place(id string) (place string, n int64, ok bool) {
 	place, number, _ := strings.Cut(id, ".")
 	n, err := strconv.ParseInt(number, 36, 64)

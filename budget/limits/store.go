@@ -98,7 +98,7 @@ const (
 	maxCounters = 100_000          // beyond it a new one replaces the one that expires first
 )
 
-// decide says what op gets from counters of which used has been taken.
+// decide says what op gets from its counters. used is what has been taken from each.
 func (op Op) decide(used []Used, now time.Time) Answer {
 	a := Answer{Now: now, Tightest: -1}
 	for _, c := range op.Counters {

@@ -169,7 +169,7 @@ func (d *doctor) configuration() (usable bool) {
 	return true
 }
 
-// hosts looks at the files of the known hosts, the user's and those of this directory.
+// hosts looks at the files of the known hosts, for the user and for this directory.
 func (d *doctor) hosts(ctx context.Context) {
 	connected, seen := false, []string{}
 	here, _ := os.Getwd()
@@ -614,7 +614,7 @@ func (d *doctor) space(free, traces int64) {
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// recently is the time whose records recent reads.
+// recently is how far back recent reads records.
 const recently = 24 * time.Hour
 
 // recent sums up the errors in the trace, and returns the time of the newest record.

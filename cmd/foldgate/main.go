@@ -150,7 +150,7 @@ func checkArgs(cmd *cobra.Command) {
 	}
 }
 
-// count returns a number of things, whose name forms its plural with an s.
+// count returns "1 thing" or "n things".
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -158,7 +158,7 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// checkWait refuses a time to wait that is none.
+// checkWait refuses a time to wait that is not positive.
 func checkWait(wait time.Duration) error {
 	if wait <= 0 {
 		return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}

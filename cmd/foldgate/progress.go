@@ -22,7 +22,7 @@ var isTerminal = func(stream any) bool {
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
-// interruptible is a reader whose reads end with a context. A signal ends the context of a command, but no
+// interruptible is a reader that fails when its context ends. A signal ends the context of a command, but no
 // read of a terminal or a pipe.
 type interruptible struct {
 	ctx context.Context // of the command

@@ -13,7 +13,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// Find returns what in a text looks like an instruction to a model, also between characters that nobody sees.
+// Find returns what in a text looks like an instruction to a model. It ignores invisible characters.
 // It knows some phrases: a text can ask a model for anything in other words.
 func Find(text string) (found []string) {
 	if !plain(text) {
@@ -52,8 +52,8 @@ func Find(text string) (found []string) {
 	return found
 }
 
-// isTag reports whether c is one of the characters that spell ASCII and that nobody sees. They also spell
-// the regions of flags.
+// isTag reports whether c is a tag character: they spell ASCII and are invisible. They also spell the
+// regions of flags.
 func isTag(c rune) bool { return c >= 0xe0000 && c <= 0xe007f }
 
 var flags = regexp.MustCompile(`\x{1F3F4}[\x{E0030}-\x{E0039}\x{E0061}-\x{E007A}]{3,6}\x{E007F}`)

@@ -72,7 +72,7 @@ type Record struct {
 	Hash          string          `json:"hash"`              // set by Append; docs/trace.md says which bytes it covers
 	Salt          string          `json:"salt,omitempty"`    // set by ParseLine
 	Payload       json.RawMessage `json:"payload,omitempty"` // scrubbed; absent if erased or not stored
-	Instance      string          `json:"-"`                 // whose journal it is of; set by queries of several
+	Instance      string          `json:"-"`                 // names its journal; set by queries of several
 }
 
 // Audit has the facts that foldgate adds to the envelope of a message. Zero

@@ -98,7 +98,7 @@ type Step struct {
 	ID, Path, Root string
 	Foreign        string   // the host's own id for the workflow, if it is not Root
 	Name           string   // of the step
-	Attempt        int      // number of this call among those of the step; Begin makes it exact
+	Attempt        int      // number of this call within the step; Begin makes it exact
 	Status         string   // a constant from Working on
 	Evidence       Evidence // for the workflow
 	Ambiguous      bool     // the evidence fits other workflows or steps, too

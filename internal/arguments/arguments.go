@@ -14,8 +14,8 @@ import (
 )
 
 // Decode decodes value, the arguments of a tool, into a struct. properties are those of the tool's
-// input schema. The error lists the faults, of a list those of its first wrong element: unknown keys
-// (case counts), wrong types, and numbers out of range. A null counts as absent. All numbers are
+// input schema. The error lists the faults: unknown keys (case counts), wrong types, and numbers out of
+// range. Of a list it has only the faults of the first wrong element. A null counts as absent. All numbers are
 // whole; their fields are float64, since models also write 8192.0. Decode does not check which
 // arguments are required, nor objects that have no properties in the schema.
 func Decode(tool string, properties, value []byte, into any) error {

@@ -88,7 +88,7 @@ func (h Host) Connect(file string, s Server, imported []Imported) (*Change, erro
 	return c, nil
 }
 
-// Disconnect returns the change that brings back the file of before Connect. If the file has
+// Disconnect returns the change that brings back the file as it was before Connect. If the file has
 // changed since, it takes foldgate's entry out and brings the moved entries back.
 func (h Host) Disconnect(file string) (*Change, error) {
 	c, rec, err := h.open(file)
@@ -134,7 +134,7 @@ func (c *Change) fault(err error) error {
 	return fmt.Errorf("%s: %w. Nothing was changed. Correct the file and try again, or edit it by hand: foldgate connect %s --print shows the entry", c.File, err, c.host.Name)
 }
 
-// undo returns the text of before Connect, nil for no file. exact reports that the file is
+// undo returns the text from before Connect, nil for no file. exact reports that the file is
 // unchanged since.
 func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) {
 	if c.Before == nil {
@@ -190,7 +190,7 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 	return text, false, verify(s, c.Before, text, h.table(), touched, nil)
 }
 
-// restore returns now with the tables of before Connect, comments included. It returns nil if one of them is
+// restore returns now with the tables from before Connect, comments included. It returns nil if one of them is
 // not as Connect left it, or if the syntax has no tables that are one text.
 func (h Host) restore(now, old []byte, rec *record) (text []byte, err error) {
 	s, ok := h.syntax.(jsonc)

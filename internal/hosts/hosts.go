@@ -247,7 +247,7 @@ type listed struct {
 	err    error // why foldgate can't be given it
 }
 
-// entry leads to a server in a file: keys, of which the last is its name.
+// entry leads to a server in a file: keys, the last one is its name.
 type entry []string
 
 func (e entry) name() string    { return e[len(e)-1] }

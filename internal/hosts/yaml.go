@@ -32,8 +32,8 @@ func (yamlSyntax) decode(data []byte) (m map[string]any, err error) {
 	return m, nil
 }
 
-// unixLines returns data without carriage returns, of which the library counts the lines twice, and without
-// a byte order mark, which it takes for a part of the first key. The numbers of lines stay.
+// unixLines returns data without carriage returns and byte order mark. The library counts a line that ends
+// with \r\n twice, and takes the mark for a part of the first key. The numbers of lines stay.
 func unixLines(data []byte) []byte {
 	return bytes.ReplaceAll(bytes.TrimPrefix(data, bom), []byte("\r\n"), []byte("\n"))
 }

@@ -9,7 +9,7 @@ import (
 // ownCapabilities are the capabilities that foldgate states itself.
 var ownCapabilities = []string{"tools", "prompts", "resources", "logging", "completions"}
 
-// anyCapability is what a server may have of which nothing is known yet.
+// anyCapability is what a server may have before anything is known of it.
 const anyCapability = `{"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
 
 // Capabilities returns the union of the capabilities of all servers. servers are their capabilities

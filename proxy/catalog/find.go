@@ -49,9 +49,9 @@ func (c *Catalog) Tokens(count func([]byte) int) int {
 	return c.tokens
 }
 
-// Listed returns the part of a list of tools that hosts get. If they search, these are foldgate's own and
-// those of tools.always, else all but find_tools and call_tool. The part without tools of servers does
-// not depend on their lists. Other lists are whole.
+// Listed returns the part of a list of tools that hosts get. If they search, it has foldgate's own tools
+// and what tools.always names, else all but find_tools and call_tool. A part without tools of servers
+// does not depend on their lists. Other lists are whole.
 func (c *Catalog) Listed(search bool) *Catalog {
 	tools := &c.Rules.cfg.Tools
 	if c.kind != Tools || !tools.Searchable() {
@@ -238,8 +238,8 @@ func (x *index) parameters(schema []byte, add func(string, float64), depth int) 
 	}
 }
 
-// find returns the names of the tools that have a word of a query, or a related one, the best first, and
-// how much of the query the best one accounts for, from 0 to 1. A rare word counts for more.
+// find returns the names of the tools that have a word of a query, or a related one, the best first.
+// known is how much of the query the best one accounts for, from 0 to 1. A rare word counts for more.
 func (x *index) find(query string) (names []string, known float64) {
 	var asked []string
 	for w := range strings.FieldsSeq(query) {

@@ -184,7 +184,7 @@ type document struct {
 	places map[*token.Token]place // by the first token of each key and value
 	lines  map[string]int         // by key
 	order  []string               // the keys of the upstreams
-	texts  []unreadable           // values whose type can't read them
+	texts  []unreadable           // values that their type can't read
 	faults []Fault                // of ${NAME}
 }
 

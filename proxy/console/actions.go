@@ -107,7 +107,7 @@ func (c *Console) export(r *request) error {
 		if r.Context().Err() == nil {
 			c.o.Log.Error("an export was not finished", "err", err)
 		}
-		panic(http.ErrAbortHandler) // nobody must take a part for the whole
+		panic(http.ErrAbortHandler) // a part must not look like the whole
 	}
 	return nil
 }

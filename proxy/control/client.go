@@ -18,7 +18,7 @@ import (
 // Client asks one gateway. All methods are safe for concurrent use.
 type Client struct {
 	Dir  string // the gateway's own state directory
-	By   string // on whose behalf the client asks, for the trace; "" for the user of the process
+	By   string // the person for whom the client asks, for the trace; "" for the user of the process
 	http http.Client
 }
 

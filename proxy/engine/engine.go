@@ -1,6 +1,6 @@
 // Package engine is everything below the router: the state on disk, the engines that work on it, and
-// the chain of interceptors. A gateway runs the calls of its hosts down the chain, and the middleware
-// of interceptor/gosdk those of the server that it is part of.
+// the chain of interceptors. A gateway runs the calls of its hosts down the chain. The middleware of
+// interceptor/gosdk runs the calls of the server that it is part of.
 package engine
 
 import (

@@ -126,7 +126,7 @@ func Find(c folding.Config, result json.RawMessage) []Item {
 		if item.Source != "" && policy.MatchAny(c.Memory.Trusted, item.Source) {
 			item.Trust = "trusted"
 		}
-		item.Warnings = pins.Scan(rawjson.Quote(whole+"\n"+item.Source), nil) // with what nobody sees
+		item.Warnings = pins.Scan(rawjson.Quote(whole+"\n"+item.Source), nil) // with invisible characters
 		found = append(found, item)
 	}
 	slices.SortStableFunc(found, func(a, b Item) int { return cmp.Compare(b.Confidence, a.Confidence) })

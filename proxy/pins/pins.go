@@ -52,7 +52,7 @@ const (
 const firstContact = "first contact"
 
 // Bounds. Over maxNames, or with a name over maxName bytes, a definition is not kept, and is new each time.
-// Over maxVariants the oldest of a name is forgotten, those that nobody approved first. Over maxText and
+// Over maxVariants the oldest of a name is forgotten, at first one that was not approved. Over maxText and
 // maxTexts, in bytes, a definition is kept without its text, so that there is no difference to show.
 const (
 	maxNames    = 2000 // of a server
@@ -160,10 +160,10 @@ func (p *pin) state(sum string) State {
 }
 
 // Look returns the names of definitions that are not approved, with their states. all are the definitions
-// of a kind that a source gives. If live is set, they come from the server now, and Look records what it
-// does not know; else they are of before, and without a first contact nothing is wrong with them. events
-// are what this process has not told yet. With an error the names are those that the file of before does
-// not approve.
+// of a kind that a source gives. If live is set, they come from the server now, and Look records the new
+// ones. Else they come from a cache, and nothing is wrong with them before the first contact. events are
+// what this process has not told yet. After an error the names are those that the file, as it was read
+// last, does not approve.
 func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition, live bool) (held map[string]State, events []Event, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

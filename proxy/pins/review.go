@@ -21,7 +21,7 @@ type Pin struct {
 	State     State     `json:"state"`
 	FirstSeen time.Time `json:"first_seen"`        // the name
 	Seen      time.Time `json:"seen"`              // this definition
-	Approved  time.Time `json:"approved,omitzero"` // the definition of before, if this one is not
+	Approved  time.Time `json:"approved,omitzero"` // the previous definition, if this one is not
 	By        string    `json:"by,omitempty"`      // who approved that: firstContact, or a user of the machine
 	SHA256    string    `json:"sha256"`
 	Warnings  []string  `json:"warnings,omitempty"` // of the scanner

@@ -13,7 +13,7 @@ import (
 // maxWarnings bounds the warnings of one definition.
 const maxWarnings = 10
 
-// Scan returns what looks wrong in a definition: characters that nobody sees, instructions to the model,
+// Scan returns what looks wrong in a definition: invisible characters, instructions to the model,
 // and names of other servers' tools. It is a help for who reads definitions, no proof: a text can ask a
 // model for anything in other words. owner returns the other server that has a tool, "" for none; it may
 // be nil.

@@ -336,8 +336,8 @@ func (r *rule) namesAny(k Kind) bool {
 }
 
 // names reports whether the rule allows and denies something: it is allowed by all names of the one
-// list, and denied by any of the other. For a tool or prompt, whose first name is the one that hosts
-// see, an entry that is that name allows, too: it can't be meant for another.
+// list, and denied by any of the other. The first name of a tool or prompt is the one that hosts see.
+// An entry that equals it allows, too: it can't be meant for another.
 func (r *rule) names(k Kind, toAllow, toDeny []string) (allow, deny bool) {
 	g := r.globs(k)
 	allow = len(toAllow) > 0 && !slices.ContainsFunc(toAllow, func(name string) bool { return !MatchAny(g.Allow, name) })

@@ -36,7 +36,7 @@ type Target struct {
 type DownError struct {
 	Replica string
 	Retry   time.Duration // when to try again
-	Absent  bool          // it is down for so long that nobody waits for it
+	Absent  bool          // it is down for so long that requests do not wait for it
 }
 
 func (e *DownError) Error() string {

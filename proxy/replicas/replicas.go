@@ -40,9 +40,9 @@ const (
 	beatEvery = time.Second      // between two registrations
 	beatWait  = 2 * time.Second  // for an answer of the registry
 	ttl       = 5 * time.Second  // after its last registration a replica counts as down
-	absent    = 30 * time.Second // after that nobody waits for it to come back
+	absent    = 30 * time.Second // after that requests do not wait for it
 	forgotten = 24 * time.Hour   // after that its name is unknown; results are kept so long
-	kept      = 256              // of more replicas, those that are down for a minute are forgotten
+	kept      = 256              // if there are more replicas, the ones that are down for a minute are forgotten
 )
 
 // Member is a replica as the registry knows it.

@@ -29,8 +29,8 @@ const (
 	// server began to start, or else since foldgate began to read its list. Some hosts give up 5 seconds
 	// after they started foldgate. What arrives later is announced with list_changed.
 	answerWait = 4 * time.Second
-	// hurriedWait is the same for a server that starts, if the host is known to ask again when a list
-	// changes, and to begin its work without the tools of a server that takes longer than 2 seconds.
+	// hurriedWait is the same for a server that starts, if the host is known for two things: it asks
+	// again when a list changes, and works without the tools of a server that takes longer than 2 seconds.
 	hurriedWait = 500 * time.Millisecond
 	// listWait is the same for a call that waits for the list that names its tool.
 	listWait = 10 * time.Second
@@ -56,7 +56,7 @@ type listCache struct {
 
 // get returns a list. It fetches the list once for all that ask at the same time, in a goroutine
 // of wg, and waits until wait after the fetch began. The fetch begins at begun, which may lie in the
-// past. changed is called after a fetch whose list somebody was answered without.
+// past. changed is called after a fetch if a caller was answered without the list, or with another one.
 func (c *listCache) get(ctx context.Context, wait time.Duration, wg *sync.WaitGroup, k catalog.Kind, begun time.Time, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
 	c.mu.Lock()
 	if under := c.begun[k]; !under.IsZero() {
@@ -475,7 +475,7 @@ func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv 
 	})
 }
 
-// tellMissed tells the hosts of a group that a server is there whose lists they were answered without.
+// tellMissed tells the hosts of a group about the lists of a server that were missing in their answers.
 func (rt *Router) tellMissed(p *groupLists, srv *upstream.Server) {
 	for _, k := range p.of(srv).took() {
 		if srv.Capability(k.Capability()) != nil {

@@ -161,7 +161,7 @@ func (s *Session) refused(server string, r conn.Undelivered) {
 }
 
 // refused records a message of a server that goes to no host. n names the session and the principal of
-// the connection; those of the call are better known.
+// the connection. If the call is known, its own replace them.
 func (rt *Router) refused(n interceptor.Notification, server string, r conn.Undelivered) {
 	n.From, n.Server, n.Method = "upstream:"+server, server, r.Message.Method
 	if c := r.Call; c != nil {

@@ -193,7 +193,7 @@ const lateTime = 5 * time.Second
 
 // causeOf returns the cause of a message that came on the stream of r. If r is a guess and other
 // requests are at the same server, the call is not known, and the tool and the branch only if all of them
-// have the same. Without a request at the server, the message belongs to those of the last one.
+// have the same. Without a request at the server, they are those of the last one.
 func (s *Session) causeOf(r *request, guess bool, server string) cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()

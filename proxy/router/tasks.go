@@ -138,7 +138,7 @@ type listedTasks struct {
 }
 
 // answerTaskList serves tasks/list with a page of each server, the first one after foldgate's own tasks, if own. A
-// server that fails is left out, and its failure recorded and logged. The cursor has those of the servers, by key.
+// server that fails is left out, and its failure recorded and logged. The cursor has the servers' cursors, by key.
 func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call, own bool) (*interceptor.Result, error) {
 	rt, cursors := r.s.rt, map[string]string{}
 	given, later := rawjson.GetString(c.Target.Params, "cursor")

@@ -23,7 +23,7 @@ type Branch interface {
 	// Return ends the branch with a message. An error means that the branch took no message.
 	Return(ctx context.Context, message string) error
 	// Left says in a line for the model what the branch has left. It returns "" and why if the branch can
-	// pay for no call any more, and an error if nobody waits for its message.
+	// pay for no more calls, and an error if its message is not awaited any more.
 	Left() (line, why string, err error)
 }
 

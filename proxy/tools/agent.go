@@ -133,14 +133,14 @@ func (t *Tools) awaitAll(ctx context.Context, r *conn.Request, agents []*agent, 
 	return interceptor.ToolResult(rawjson.Marshal(all), false, typed(r.Call)), nil
 }
 
-// agentsOf returns the agents that a caller may wait for: the one of a branch, or all that were started in its
-// session and are no tasks, whose results the host fetches, in no order.
+// agentsOf returns the agents that a caller may wait for, in no order: the one of a branch, or all that
+// were started in its session and are no tasks. The host itself fetches the results of tasks.
 func (t *Tools) agentsOf(caller folding.Caller, branchID string) (found []*agent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, a := range t.agents {
 		of := a.parent.Call.Caller()
-		// Of callers without a session nobody knows which of them started an agent.
+		// It is not known which of the callers without a session started an agent.
 		if t.sees(caller, of) && (id == branchID || branchID == "" && t.tasks[id] == nil && caller.Session != "" && of.Session == caller.Session && of.Thread == caller.Thread) {
 			found = append(found, a)
 		}

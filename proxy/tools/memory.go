@@ -20,8 +20,8 @@ const (
 	kindMemories = "memories"       // of a stored result
 )
 
-// own makes a call of foldgate's own, of a tool that the configuration names. It is recorded and scrubbed,
-// and nobody pays for it: a branch pays for what it gets of the result.
+// own makes a call for foldgate itself, of a tool that the configuration names. It is recorded and scrubbed,
+// and not charged: a branch pays for what it gets of the result.
 func (t *Tools) own(ctx context.Context, r *conn.Request, branch, tool string, arguments []byte) (*interceptor.Call, *interceptor.Result, error) {
 	parent := &r.Call.Origin
 	c := &interceptor.Call{

@@ -49,8 +49,8 @@ type Config struct {
 	// Shared means that several host sessions use the connection, so that progress tokens must be
 	// made unique.
 	Shared bool
-	// Everyone means that several principals use the connection. What names no call goes to nobody: it
-	// could be about another principal's call, which was given up.
+	// Everyone means that several principals use the connection. A message that names no call is
+	// dropped: it could be about another principal's call, which was given up.
 	Everyone bool
 	// Handler takes messages of the server that belong to no request.
 	Handler conn.Handler

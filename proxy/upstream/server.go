@@ -90,8 +90,8 @@ func NewSet(o Options) *Set {
 	return t
 }
 
-// Servers returns the servers of a configuration, in its order. A server of before that is reached in
-// the same way is in it again, with its connections. It starts none.
+// Servers returns the servers of a configuration, in its order. A server from before that is reached
+// in the same way is in it again, with its connections. It starts none.
 func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 	for _, key := range c.UpstreamKeys() {
 		u := c.Upstreams[key]

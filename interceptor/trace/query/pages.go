@@ -73,8 +73,7 @@ type Page struct {
 	Records []*trace.Record
 	Next    string // for PageQuery.After; "" if there are no more records
 	// Cut means that the search took too long. In the order of time, Reached is how far it came and the
-	// next page goes on there. In other orders there can be records that should be before those of the
-	// page.
+	// next page goes on there. In other orders the page can lack records that belong before its own.
 	Cut     bool
 	Reached time.Time
 	// Partial means that more than [MaxListed] records correlate or are orphans, and that the page
@@ -391,9 +390,9 @@ func (x *Index) listed(ctx context.Context, q PageQuery, journal int, after curs
 	return out, nil
 }
 
-// Neighbours returns the record with an envelope id, those before and after it in its journal, nil if
-// there is none, whether its hash fits the bytes of its line, and the number of the journal in the set. The
-// error can be [ErrNotFound].
+// Neighbours returns the record with an envelope id, and the records before and after it in its journal,
+// nil at an end. intact means that its hash fits the bytes of its line; journal is the number of the
+// journal in the set. The error can be [ErrNotFound].
 func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace.Record, intact bool, journal int, err error) {
 	for i, x := range s {
 		err = x.retry(ctx, func() (err error) {

@@ -68,7 +68,7 @@ func Follow(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Recor
 	})
 }
 
-// follow yields the records of one journal, and nil whenever there is none more now.
+// follow yields the records of one journal, and nil each time it has read all that there are.
 func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) error {
 	x, err := Open(ctx, dir)
 	if err != nil {

@@ -28,7 +28,7 @@ const LocalPrincipal = "local"
 
 // Caller is an authenticated client.
 type Caller struct {
-	// Identity is complete for the caller of an issuer. For others it has only the principal, whose
+	// Identity is complete for the caller of an issuer. For others it has only the principal: the
 	// team, roles and scopes are in the configuration.
 	interceptor.Identity
 	// Expires is when the token ends; zero for never.
@@ -173,7 +173,7 @@ func (a *Authenticator) Several() bool {
 	return a != nil && (len(a.issuers) > 0 || slices.ContainsFunc(a.tokens, func(t Token) bool { return t.Principal != a.tokens[0].Principal }))
 }
 
-// Knows reports whether a caller of before may still be let in, with a token that is valid.
+// Knows reports whether an earlier caller may still be let in, with a token that is valid.
 func (a *Authenticator) Knows(id interceptor.Identity) bool {
 	switch {
 	case a == nil:
@@ -187,8 +187,8 @@ func (a *Authenticator) Knows(id interceptor.Identity) bool {
 	return slices.ContainsFunc(a.tokens, func(t Token) bool { return t.Principal == id.Principal })
 }
 
-// TokenOf returns the token of an issuer with which a principal called last, "" if there is none that is
-// valid and whose principal may still be let in.
+// TokenOf returns the token of an issuer with which a principal called last. It is "" without a valid one,
+// or if the principal is not let in any more.
 func (a *Authenticator) TokenOf(issuer, principal string) string {
 	if a == nil || a.held == nil || a.revoked(principal) {
 		return ""
@@ -233,7 +233,7 @@ func (h *held) put(c Caller, token string) {
 	h.of[c.Principal] = heldToken{c.Issuer, token, c.Expires.Add(-clockSkew)}
 }
 
-// unknown is the failure of a request whose token is missing or nobody's.
+// unknown is the failure of a request without a token, or with one that is not known.
 func (a *Authenticator) unknown(given bool) *Failure {
 	f := &Failure{Status: http.StatusUnauthorized, Rule: "principals", Given: given,
 		Message: "no token: send the header Authorization: Bearer <token>, with a token from the principals of foldgate's configuration"}

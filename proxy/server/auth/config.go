@@ -30,11 +30,11 @@ type Config struct {
 // Issuer is an authorization server, and how its tokens are read.
 type Issuer struct {
 	URL string `yaml:"url"` // the claim iss of its tokens, letter by letter
-	// Audience are the values of the claim aud of which a token must have one. Without any it must
+	// Audience are values of the claim aud: a token must have one of them. If there are none, it must
 	// have the URL of foldgate's endpoint or its origin, by public_url.
 	Audience []string `yaml:"audience"`
 	JWKSURL  string   `yaml:"jwks_url"` // the issuer's keys; "" is found by its metadata
-	// Algorithms are those of signatures that are taken; empty for all of RS, PS, ES and EdDSA.
+	// Algorithms are the accepted signature algorithms; empty for all of RS, PS, ES and EdDSA.
 	Algorithms []string `yaml:"algorithms"`
 	// Principal, Team, Roles and Scopes are JSONPaths on the claims. "" is $.sub, none, none, and
 	// the claims scope and scp.

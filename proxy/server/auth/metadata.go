@@ -44,8 +44,8 @@ func (a *Authenticator) Challenge(path string, f *Failure) string {
 	return c + a.pointers(path, a.config.Scopes)
 }
 
-// StepUp returns the header WWW-Authenticate for a request that needs more scopes: all are those of
-// the token and those that are missing. It changes all. Some issuers (Entra) shorten scopes in tokens to
+// StepUp returns the header WWW-Authenticate for a request that needs more scopes. all has the scopes of
+// the token and the missing ones. It changes all. Some issuers (Entra) shorten scopes in tokens to
 // what follows the last slash of the name that hosts ask for: these are named as in auth.scopes.
 func (a *Authenticator) StepUp(path string, all []string) string {
 	all = slices.DeleteFunc(all, func(s string) bool { return !scopeForm.MatchString(s) })

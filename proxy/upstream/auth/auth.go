@@ -27,10 +27,10 @@ import (
 
 // Logins are the logins of a gateway at all upstreams. It is safe for concurrent use.
 type Logins struct {
-	// TokenOf returns the token of an issuer with which a principal called last, "" if it knows none that
-	// is valid. It is asked if a configuration exchanges callers' tokens; nil knows none.
+	// TokenOf returns the token of an issuer with which a principal called last, "" if it knows no
+	// valid one. It is asked if a configuration exchanges callers' tokens; nil knows none.
 	TokenOf func(issuer, principal string) string
-	// Told hears of each login of a person, each logout, and each that failed. nil: nobody does.
+	// Told hears of each login of a person, each logout, and each that failed; may be nil.
 	Told func(Event)
 
 	store *store

@@ -15,8 +15,8 @@ import (
 const inviteLimit = 10 * time.Minute
 
 // Invite returns the URL of a page on this machine that starts the login, for a host that can show it to
-// a person: opened in a browser, it leads to the authorization server. Invite asks nobody and returns at
-// once. There is one page for each login; it is gone when the person has logged in, after 10 minutes, or
+// a person: opened in a browser, it leads to the authorization server. Invite makes no request and returns
+// at once. There is one page for each login; it is gone when the person has logged in, after 10 minutes, or
 // with foldgate. ok is false if no login can mend the error.
 func (e *Error) Invite() (at string, ok bool) {
 	l := e.login
