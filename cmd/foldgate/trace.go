@@ -583,47 +583,23 @@ func (t *traceFlags) byFlag(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&t.by, "by", nil, "one table instead, with a row for each of these, or for each combination: "+strings.Join(query.Dimensions, ", "))
 }
 
-// filterFlags binds each field of query.Filter to a flag of its name.
+// filterFlags binds a flag to each field of a filter. Those of times and numbers are parsed later.
 func (t *traceFlags) filterFlags(cmd *cobra.Command) {
-	f, fl := &t.filter, cmd.Flags()
-	fl.StringVar(&f.Context, "context", "", "records in this context path")
-	fl.BoolVar(&f.Tree, "tree", false, "with --context or --workflow: and in all below it")
-	fl.BoolVar(&f.Children, "children", false, "with --context or --workflow: one level below it instead")
-	fl.BoolVar(&f.Ancestors, "ancestors", false, "with --context: above it instead")
-	fl.BoolVar(&f.Main, "main", false, "records in no context")
-	fl.BoolVar(&f.Roots, "roots", false, "records in contexts of one level")
-	fl.IntVar(&f.Depth, "depth", 0, "records in contexts of so many levels")
-	fl.StringVar(&f.Type, "type", "", "records in contexts of this type: br, ctx, reason, ...")
-	fl.BoolVar(&f.Conclusions, "conclusions", false, "the conclusions of contexts")
-	fl.StringVar(&f.ID, "id", "", "the record with this envelope id")
-	fl.StringVar(&t.seq, "seq", "", "the records with these numbers: 24, or 24-31")
-	fl.StringVar(&f.Correlates, "correlates", "", "records that correlate to this envelope id or context; rpc:42 for a JSON-RPC id")
-	fl.StringVar(&f.Chain, "chain", "", "what leads to and follows from this envelope id")
-	fl.BoolVar(&f.Orphans, "orphans", false, "records that correlate to something that is not there")
-	fl.StringVar(&f.Workflow, "workflow", "", "records of this workflow")
-	fl.StringVar(&f.A2AContext, "a2a-context", "", "records of the workflow with this A2A contextId")
-	fl.StringVar(&f.A2ATask, "a2a-task", "", "records of the step with this A2A taskId")
-	fl.StringSliceVar(&f.Evidence, "evidence", nil, "where a call was linked to its workflow like this: explicit, native, join, session, none")
-	fl.StringVar(&f.Session, "session", "", "records of this session")
-	fl.StringVar(&f.Principal, "principal", "", "records of this principal")
-	fl.StringVar(&f.Team, "team", "", "records of this team's principals")
-	fl.StringVar(&f.From, "from", "", "records from this end (host:..., upstream:..., foldgate)")
-	fl.StringVar(&f.To, "to", "", "records to this end")
-	fl.StringSliceVar(&f.Servers, "server", nil, "records of these upstreams")
-	fl.StringSliceVar(&f.Tools, "tool", nil, "records of these tools")
-	fl.StringSliceVar(&f.Kinds, "kind", nil, "records of these kinds, globs: mcp/request, context/*, conclusion")
-	fl.StringVar(&t.since, "since", "", "from this time on: RFC 3339, or an age such as 90m or 2d")
-	fl.StringVar(&t.until, "until", "", "before this time")
-	fl.BoolVar(&f.Blocked, "blocked", false, "refused by foldgate")
-	fl.StringVar(&f.Reason, "reason", "", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, workflow, trace")
-	fl.BoolVar(&f.Scrubbed, "scrubbed", false, "with scrub findings")
-	fl.BoolVar(&f.OverBudget, "over-budget", false, "where a budget refused, cut or ended something")
-	fl.BoolVar(&f.Ambiguous, "ambiguous", false, "where the branch was not certain")
-	fl.BoolVar(&f.Deprecated, "deprecated", false, "that came in a deprecated form")
-	fl.BoolVar(&f.Late, "late", false, "that came after their branch had ended")
-	fl.BoolVar(&f.Errors, "errors", false, "with an error result")
-	fl.BoolVar(&f.Journal, "journal", false, "include the records about the journal itself and about configurations")
-	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
+	fl, texts := cmd.Flags(), map[string]*string{"since": &t.since, "until": &t.until, "seq": &t.seq}
+	for _, f := range query.Fields {
+		switch at := f.At(&t.filter).(type) {
+		case *string:
+			fl.StringVar(at, f.Name, "", f.Flag)
+		case *[]string:
+			fl.StringSliceVar(at, f.Name, nil, f.Flag)
+		case *bool:
+			fl.BoolVar(at, f.Name, false, f.Flag)
+		case *int:
+			fl.IntVar(at, f.Name, 0, f.Flag)
+		default:
+			fl.StringVar(texts[f.Name], f.Name, "", f.Flag)
+		}
+	}
 }
 
 // journals returns the trace directories of the instances that have one.

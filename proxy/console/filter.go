@@ -7,99 +7,48 @@ import (
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 )
 
-// field is a filter of foldgate trace, by the name of its flag. One of the functions is set.
-type field struct {
-	Name, Help string
-	Often      bool // it is shown before the others
-	text       func(*query.Filter) *string
-	list       func(*query.Filter) *[]string
-	flag       func(*query.Filter) *bool
-	set        func(f *query.Filter, value string) error
-}
-
-// Kind returns the kind of the input of a form.
-func (f field) Kind() string {
-	if f.flag != nil {
-		return "checkbox"
-	}
-	return "text"
-}
-
 // fields are the filters in the address of the page of calls.
-var fields = []field{
-	{Name: "principal", Often: true, Help: "who", text: func(f *query.Filter) *string { return &f.Principal }},
-	{Name: "team", Often: true, Help: "whose team", text: func(f *query.Filter) *string { return &f.Team }},
-	{Name: "server", Often: true, Help: "an upstream; several with commas", list: func(f *query.Filter) *[]string { return &f.Servers }},
-	{Name: "tool", Often: true, Help: "such as read_*", list: func(f *query.Filter) *[]string { return &f.Tools }},
-	{Name: "kind", Often: true, Help: "such as mcp/response", list: func(f *query.Filter) *[]string { return &f.Kinds }},
-	{Name: "since", Often: true, Help: "UTC, or 90m, 3d", set: func(f *query.Filter, v string) (err error) {
-		f.Since, err = query.ParseTime(v, time.Now().UTC())
-		return err
-	}},
-	{Name: "until", Often: true, Help: "UTC, or an age", set: func(f *query.Filter, v string) (err error) {
-		f.Until, err = query.ParseTime(v, time.Now().UTC())
-		return err
-	}},
-	{Name: "blocked", Often: true, Help: "refused", flag: func(f *query.Filter) *bool { return &f.Blocked }},
-	{Name: "errors", Often: true, Help: "error results", flag: func(f *query.Filter) *bool { return &f.Errors }},
-	{Name: "scrubbed", Often: true, Help: "secrets found", flag: func(f *query.Filter) *bool { return &f.Scrubbed }},
-	{Name: "over-budget", Often: true, Help: "a budget refused, cut or ended", flag: func(f *query.Filter) *bool { return &f.OverBudget }},
-	{Name: "reason", Help: "of a refusal: policy, unsafe, …", text: func(f *query.Filter) *string { return &f.Reason }},
-	{Name: "context", Help: "a branch, by its path", text: func(f *query.Filter) *string { return &f.Context }},
-	{Name: "tree", Help: "and all below it", flag: func(f *query.Filter) *bool { return &f.Tree }},
-	{Name: "children", Help: "one level below it", flag: func(f *query.Filter) *bool { return &f.Children }},
-	{Name: "ancestors", Help: "above it", flag: func(f *query.Filter) *bool { return &f.Ancestors }},
-	{Name: "main", Help: "in no branch", flag: func(f *query.Filter) *bool { return &f.Main }},
-	{Name: "roots", Help: "in branches of one level", flag: func(f *query.Filter) *bool { return &f.Roots }},
-	{Name: "depth", Help: "levels of the branch", set: func(f *query.Filter, v string) (err error) {
-		if f.Depth, err = strconv.Atoi(v); err != nil {
-			return query.Usagef("depth", "%.40q is not a number", v)
-		}
-		return nil
-	}},
-	{Name: "type", Help: "of the context: br, ctx", text: func(f *query.Filter) *string { return &f.Type }},
-	{Name: "conclusions", Help: "of branches", flag: func(f *query.Filter) *bool { return &f.Conclusions }},
-	{Name: "session", Help: "a host's session", text: func(f *query.Filter) *string { return &f.Session }},
-	{Name: "from", Help: "such as upstream:*", text: func(f *query.Filter) *string { return &f.From }},
-	{Name: "to", Help: "such as host:*", text: func(f *query.Filter) *string { return &f.To }},
-	{Name: "id", Help: "env_…", text: func(f *query.Filter) *string { return &f.ID }},
-	{Name: "seq", Help: "24, or 24-31", set: func(f *query.Filter, v string) error { return f.ParseSeq(v) }},
-	{Name: "correlates", Help: "with env_…, or rpc:42", text: func(f *query.Filter) *string { return &f.Correlates }},
-	{Name: "chain", Help: "causes and effects of env_…", text: func(f *query.Filter) *string { return &f.Chain }},
-	{Name: "orphans", Help: "causes outside the trace", flag: func(f *query.Filter) *bool { return &f.Orphans }},
-	{Name: "workflow", Help: "by id or path", text: func(f *query.Filter) *string { return &f.Workflow }},
-	{Name: "evidence", Help: "of its workflow: explicit, join, …", list: func(f *query.Filter) *[]string { return &f.Evidence }},
-	{Name: "a2a-context", Help: "a workflow's id in A2A", text: func(f *query.Filter) *string { return &f.A2AContext }},
-	{Name: "a2a-task", Help: "a step's id in A2A", text: func(f *query.Filter) *string { return &f.A2ATask }},
-	{Name: "ambiguous", Help: "the branch was not certain", flag: func(f *query.Filter) *bool { return &f.Ambiguous }},
-	{Name: "deprecated", Help: "deprecated forms", flag: func(f *query.Filter) *bool { return &f.Deprecated }},
-	{Name: "late", Help: "after the end of the branch", flag: func(f *query.Filter) *bool { return &f.Late }},
-	{Name: "journal", Help: "the journal's own records, too", flag: func(f *query.Filter) *bool { return &f.Journal }},
+var fields = slices.DeleteFunc(slices.Clone(query.Fields), func(f query.Field) bool { return f.Form == "" })
+
+// isFlag reports whether a filter is set or not, without a value.
+func isFlag(f query.Field) bool {
+	_, is := f.At(new(query.Filter)).(*bool)
+	return is
 }
 
 // filterOf reads a filter from an address. The other values of the address are left alone.
 func filterOf(q url.Values) (f query.Filter, err error) {
 	for _, one := range fields {
 		value := strings.TrimSpace(q.Get(one.Name))
-		switch {
-		case value == "":
-		case one.text != nil:
-			*one.text(&f) = value
-		case one.flag != nil:
-			*one.flag(&f) = value != "false"
-		case one.list != nil:
+		if value == "" {
+			continue
+		}
+		switch at := one.At(&f).(type) {
+		case *string:
+			*at = value
+		case *bool:
+			*at = value != "false"
+		case *[]string:
 			for part := range strings.SplitSeq(strings.Join(q[one.Name], ","), ",") {
 				if part = strings.TrimSpace(part); part != "" {
-					*one.list(&f) = append(*one.list(&f), part)
+					*at = append(*at, part)
 				}
 			}
-		default:
-			if err = one.set(&f, value); err != nil {
-				return f, problemf(400, "%s: %v", one.Name, err)
+		case *int:
+			if *at, err = strconv.Atoi(value); err != nil {
+				err = query.Usagef(one.Name, "%.40q is not a number", value)
 			}
+		case *time.Time:
+			*at, err = query.ParseTime(value, time.Now().UTC())
+		case *trace.Span:
+			err = f.ParseSeq(value)
+		}
+		if err != nil {
+			return f, problemf(400, "%s: %v", one.Name, err)
 		}
 	}
 	return f, f.Validate()
@@ -112,7 +61,7 @@ type selected struct{ Name, Value, Without string }
 func chosen(path string, q url.Values) (out []selected) {
 	for _, f := range fields {
 		if value := strings.Join(q[f.Name], ","); value != "" {
-			if f.flag != nil {
+			if isFlag(f) {
 				value = "yes"
 			}
 			out = append(out, selected{f.Name, value, address(path, q, f.Name, "", "after", "")})
