@@ -17,11 +17,11 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/pins"
-	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/tools"
@@ -245,7 +245,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 			continue
 		}
 		r.Tokens += t.Tokens
-		if t.Own || policy.MatchAny(st.Config.Tools.Always, shown) {
+		if t.Own || globs.Any(st.Config.Tools.Always, shown) {
 			r.Searching += t.Tokens
 		}
 		if t.Own {

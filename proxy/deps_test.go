@@ -20,6 +20,7 @@ const module = "github.com/foldgate/foldgate/"
 var arrows = map[string][]string{
 	"internal/backoff":            {},
 	"internal/filelock":           {},
+	"internal/globs":              {},
 	"internal/publicip":           {},
 	"internal/rawjson":            {},
 	"internal/version":            {},
@@ -32,7 +33,7 @@ var arrows = map[string][]string{
 	"internal/hosts/spelling":     {},
 	"budget/bpe":                  {},
 	"budget":                      {"budget/bpe"},
-	"budget/limits":               {"internal/redisdb", "internal/sqlitedb"},
+	"budget/limits":               {"internal/globs", "internal/redisdb", "internal/sqlitedb"},
 	"folding/contextpath":         {"internal/rawjson"},
 	"folding":                     {"budget", "folding/contextpath", "internal/replicaid", "internal/sqlitedb"},
 	"folding/results":             {"folding", "folding/contextpath", "internal/replicaid", "internal/sqlitedb"},
@@ -47,11 +48,11 @@ var arrows = map[string][]string{
 	"interceptor/preview/extract": {},
 	"interceptor/workflow":        {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/injection", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
-	"proxy/policy":                {"interceptor"},
-	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow", "internal/hosts/spelling", "internal/publicip", "proxy/memory", "proxy/policy", "proxy/server/auth"},
+	"proxy/policy":                {"interceptor", "internal/globs"},
+	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow", "internal/globs", "internal/hosts/spelling", "internal/publicip", "proxy/memory", "proxy/policy", "proxy/server/auth"},
 	"proxy/wire":                  {"internal/rawjson"},
 	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},
-	"proxy/server/auth":           {"interceptor", "internal/publicip"},
+	"proxy/server/auth":           {"interceptor", "internal/globs", "internal/publicip"},
 	"proxy/replicas":              {"internal/redisdb", "internal/replicaid"},
 	"proxy/server":                {"interceptor", "internal/publicip", "internal/rawjson", "internal/replicaid", "proxy/replicas", "proxy/server/auth", "proxy/wire"},
 	"proxy/control":               {},
@@ -61,14 +62,14 @@ var arrows = map[string][]string{
 	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
 	"proxy/upstream/auth":         {"internal/filelock", "internal/publicip", "internal/version", "proxy/config"},
 	"proxy/bridge":                {"interceptor", "interceptor/trace", "internal/rawjson", "internal/replicaid", "proxy/conn", "proxy/wire"},
-	"proxy/memory":                {"folding", "interceptor/workflow", "internal/rawjson", "proxy/pins", "proxy/policy"},
+	"proxy/memory":                {"folding", "interceptor/workflow", "internal/globs", "internal/rawjson", "proxy/pins"},
 	"proxy/runner":                {},
 	"proxy/runner/llm":            {"proxy/config", "proxy/runner"},
 	"proxy/tools":                 {"budget/limits", "proxy/memory", "proxy/runner", "budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
-	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
+	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/globs", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "proxy/catalog", "proxy/config", "proxy/tools", "proxy/wire"},
-	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/redisdb", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/replicas", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/runner/llm", "proxy/tools", "proxy/upstream", "proxy/wire"},
+	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/redisdb", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/replicas", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/runner/llm", "proxy/tools", "proxy/upstream", "proxy/wire", "internal/globs"},
 	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/publicip", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/pins", "proxy/upstream/auth"},
 }
 
@@ -76,6 +77,7 @@ var arrows = map[string][]string{
 var only = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"proxy", "proxy/upstream/auth"},
 	"golang.org/x/oauth2":                    {"proxy/upstream/auth"},
+	"github.com/bmatcuk/doublestar":          {"internal/globs", "proxy/files"}, // names; paths
 	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview/extract", "internal/hosts"},
 	"github.com/pkoukk":                      {"budget", "budget/bpe"}, // names of models; vocabularies
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},

@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bmatcuk/doublestar/v4"
+	"github.com/foldgate/foldgate/internal/globs"
 )
 
 // What limits count for, in [Limit.Per].
@@ -165,7 +165,7 @@ func Check(all []Limit) error {
 		default:
 			fault("action", "%q is unknown: use refuse, fold or warn", l.Action)
 		}
-		if !doublestar.ValidatePattern(l.Match.Tool) {
+		if !globs.Valid(l.Match.Tool) {
 			fault("match.tool", "%q is not a valid glob", l.Match.Tool)
 		}
 		if l.ModelTokens != 0 {
@@ -204,8 +204,6 @@ func (l Limit) ready() (*limit, error) {
 	return &limit{l, zone}, err
 }
 
-var slashless = strings.NewReplacer("/", "\x00") // a name is not a path
-
 func (l *limit) matches(u Use) bool {
 	same := func(want, is string) bool { return want == "" || want == is }
 	m := l.Match
@@ -215,7 +213,7 @@ func (l *limit) matches(u Use) bool {
 		l.Per == PerTool && u.Tool == "", l.Per == PerServer && u.Server == "":
 		return false
 	}
-	return m.Tool == "" || u.Tool != "" && doublestar.MatchUnvalidated(slashless.Replace(m.Tool), slashless.Replace(u.Tool))
+	return m.Tool == "" || u.Tool != "" && globs.Match(m.Tool, u.Tool)
 }
 
 // span returns the subject of a use and the window that counts for it at a time.

@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // UnmatchedRules returns a fault for each workflow rule that names a tool which hosts do not see.
@@ -65,9 +65,9 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 	return r.cfg.Locate(faults)
 }
 
-func unmatched(key string, globs, names []string, why string) (faults []config.Fault) {
-	for _, glob := range globs {
-		if !slices.ContainsFunc(names, func(name string) bool { return policy.Match(glob, name) }) {
+func unmatched(key string, all, names []string, why string) (faults []config.Fault) {
+	for _, glob := range all {
+		if !slices.ContainsFunc(names, func(name string) bool { return globs.Match(glob, name) }) {
 			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
 		}
 	}

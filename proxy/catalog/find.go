@@ -8,9 +8,9 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // Readable returns the part of a tool's definition that a model reads: name, description and input
@@ -72,7 +72,7 @@ func (c *Catalog) Listed(search bool) *Catalog {
 	}
 	for _, shown := range c.Order {
 		e, forSearch := c.entries[shown], shown == config.FindTools || shown == config.CallTool
-		if own := e.Server == ""; search && (own || policy.MatchAny(tools.Always, shown)) || !search && !(own && forSearch) {
+		if own := e.Server == ""; search && (own || globs.Any(tools.Always, shown)) || !search && !(own && forSearch) {
 			part.entries[shown] = e
 			part.Order = append(part.Order, shown)
 		}

@@ -35,6 +35,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/server/auth"
@@ -713,7 +714,7 @@ func (c Config) LetsSecretsThrough() bool {
 func (r Results) Rule(name string) interceptor.FoldRule {
 	best := "" // the empty glob matches no name
 	for glob := range r.Tools {
-		if policy.Match(glob, name) && (len(glob) > len(best) || len(glob) == len(best) && glob < best) {
+		if globs.Match(glob, name) && (len(glob) > len(best) || len(glob) == len(best) && glob < best) {
 			best = glob
 		}
 	}
@@ -726,7 +727,7 @@ func (r Results) Rule(name string) interceptor.FoldRule {
 }
 
 // Selects reports whether the model gets a tool, by the name that hosts see.
-func (l *LLM) Selects(shown string) bool { return policy.MatchAny(l.Tools, shown) }
+func (l *LLM) Selects(shown string) bool { return globs.Any(l.Tools, shown) }
 
 // Allows reports whether the configuration names a tool for batches.
-func (b Batch) Allows(shown string) bool { return policy.MatchAny(b.Allow, shown) }
+func (b Batch) Allows(shown string) bool { return globs.Any(b.Allow, shown) }

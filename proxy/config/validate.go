@@ -12,11 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/memory"
 	"github.com/foldgate/foldgate/proxy/policy"
@@ -477,7 +476,7 @@ func (r Results) check(k *checker) {
 	k.positive("results.ttl_hours", r.TTLHours)
 	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
 		at := "results.tools." + glob
-		k.faultIf(!doublestar.ValidatePattern(glob), at, "is not a valid glob")
+		k.faultIf(!globs.Valid(glob), at, "is not a valid glob")
 		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
 		k.optional(at+".on_injection", r.Tools[glob].OnInjection, "off", "log", "flag", "block")
 		k.faultIf(r.Tools[glob].Threshold < 0,
@@ -606,8 +605,8 @@ func (k *checker) positive(key string, n int) {
 	k.faultIf(n < 1, key, "%d is not positive", n)
 }
 
-func (k *checker) globs(key string, globs []string) {
-	for _, glob := range globs {
-		k.faultIf(!doublestar.ValidatePattern(glob), key, "%q is not a valid glob", glob)
+func (k *checker) globs(key string, all []string) {
+	for _, glob := range all {
+		k.faultIf(!globs.Valid(glob), key, "%q is not a valid glob", glob)
 	}
 }

@@ -16,9 +16,9 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/pins"
-	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // names are what ${name} in arguments can stand for. Of a search only the first two are known.
@@ -123,7 +123,7 @@ func Find(c folding.Config, result json.RawMessage) []Item {
 		if strings.TrimSpace(item.Text) == "" || !(item.Confidence >= c.MemoryMinConfidence) {
 			continue
 		}
-		if item.Source != "" && policy.MatchAny(c.Memory.Trusted, item.Source) {
+		if item.Source != "" && globs.Any(c.Memory.Trusted, item.Source) {
 			item.Trust = "trusted"
 		}
 		item.Warnings = pins.Scan(rawjson.Quote(whole+"\n"+item.Source), nil) // with invisible characters

@@ -11,9 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/globs"
 )
 
 // Config is the configured policy. The zero value forbids nothing.
@@ -58,22 +57,8 @@ type Globs struct {
 // Selects reports whether the globs leave a name: none of Deny matches, and one of Allow does or
 // there is none.
 func (g Globs) Selects(name string) bool {
-	return (len(g.Allow) == 0 || MatchAny(g.Allow, name)) && !MatchAny(g.Deny, name)
+	return (len(g.Allow) == 0 || globs.Any(g.Allow, name)) && !globs.Any(g.Deny, name)
 }
-
-// MatchAny reports whether one of the globs matches a name.
-func MatchAny(globs []string, name string) bool {
-	return slices.ContainsFunc(globs, func(glob string) bool { return Match(glob, name) })
-}
-
-// Match reports whether a doublestar glob matches a name. A name is not a path: * matches a slash
-// too. Otherwise a server that names a tool "files/delete" could evade deny: ["*delete"].
-func Match(glob, name string) bool {
-	ok, _ := doublestar.Match(slashless.Replace(glob), slashless.Replace(name))
-	return ok
-}
-
-var slashless = strings.NewReplacer("/", "\x00")
 
 // Kind is what a request asks for.
 type Kind int
@@ -163,7 +148,7 @@ func Compile(c Config) (*Policy, []Fault) {
 			"%q must be 1 to 64 letters, digits, '_', '-' or '.', and not %q: errors and the trace name the rule", r.Name, DefaultRule)
 		first := slices.IndexFunc(c.Rules, func(o Rule) bool { return o.Name == r.Name })
 		fault(first < i, at+".name", "%q is also the name of rules[%d]", r.Name, first)
-		globs := 0
+		count := 0
 		for _, l := range []struct {
 			key   string
 			globs []string
@@ -173,17 +158,17 @@ func Compile(c Config) (*Policy, []Fault) {
 			{".who.principal", given(r.Who.Principal)}, {".who.team", given(r.Who.Team)}, {".who.role", given(r.Who.Role)}, {".who.scope", given(r.Who.Scope)},
 		} {
 			for _, glob := range l.globs {
-				fault(!doublestar.ValidatePattern(slashless.Replace(glob)), at+l.key, "%q is not a valid glob", glob)
+				fault(!globs.Valid(glob), at+l.key, "%q is not a valid glob", glob)
 				fault(strings.HasPrefix(l.key, ".resources") && !comparesAll(glob), at+l.key,
 					"%q would miss URIs: write it as scheme://host/path or file:///path, the scheme and host in lower case, without user, default port, dots, doubled slashes and escapes; * matches what is escaped, too", glob)
 			}
 			if !strings.HasPrefix(l.key, ".who") {
-				globs += len(l.globs)
+				count += len(l.globs)
 			}
 		}
 		allows := len(r.Allow)+len(r.Prompts.Allow)+len(r.Resources.Allow) > 0
-		fault(globs == 0, at, "names nothing: give it allow or deny, or prompts or resources with allow or deny")
-		fault(globs > maxGlobs, at, "has %d globs, more than %d", globs, maxGlobs)
+		fault(count == 0, at, "names nothing: give it allow or deny, or prompts or resources with allow or deny")
+		fault(count > maxGlobs, at, "has %d globs, more than %d", count, maxGlobs)
 		fault(!slices.Contains([]string{"", "branch"}, r.Require), at+".require", "%q is not branch", r.Require)
 		fault(r.Require != "" && !allows, at+".require", "needs allow, with what is allowed only in a branch")
 		fault(p.allow && allows && r.Require == "", at+".allow",
@@ -340,17 +325,17 @@ func (r *rule) namesAny(k Kind) bool {
 // An entry that equals it allows, too: it can't be meant for another.
 func (r *rule) names(k Kind, toAllow, toDeny []string) (allow, deny bool) {
 	g := r.globs(k)
-	allow = len(toAllow) > 0 && !slices.ContainsFunc(toAllow, func(name string) bool { return !MatchAny(g.Allow, name) })
+	allow = len(toAllow) > 0 && !slices.ContainsFunc(toAllow, func(name string) bool { return !globs.Any(g.Allow, name) })
 	if !allow && len(toAllow) > 0 && (k == Tool || k == Prompt) {
 		allow = slices.Contains(g.Allow, toAllow[0])
 	}
-	return allow, slices.ContainsFunc(toDeny, func(name string) bool { return MatchAny(g.Deny, name) })
+	return allow, slices.ContainsFunc(toDeny, func(name string) bool { return globs.Any(g.Deny, name) })
 }
 
 func (w Who) matches(id interceptor.Identity) bool {
-	one := func(glob, value string) bool { return glob == "" || Match(glob, value) }
+	one := func(glob, value string) bool { return glob == "" || globs.Match(glob, value) }
 	some := func(glob string, values []string) bool {
-		return glob == "" || slices.ContainsFunc(values, func(v string) bool { return Match(glob, v) })
+		return glob == "" || slices.ContainsFunc(values, func(v string) bool { return globs.Match(glob, v) })
 	}
 	return one(w.Principal, id.Principal) && one(w.Team, id.Team) && some(w.Role, id.Roles) && some(w.Scope, id.Scopes)
 }

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
 	"github.com/lestrrat-go/jwx/v3/jwa"
 	"github.com/ohler55/ojg/jp"
 
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/publicip"
 )
 
@@ -93,21 +93,15 @@ func (c Config) Check() (faults []Fault) {
 		fault(!scopeForm.MatchString(s), fmt.Sprintf("scopes[%d]", i), "%q must be 1 to 256 printable ASCII characters without spaces, quotes and backslashes", s)
 	}
 	for i, glob := range c.Revoked {
-		fault(!doublestar.ValidatePattern(slashless.Replace(glob)), fmt.Sprintf("revoked[%d]", i), "%q is not a valid glob", glob)
+		fault(!globs.Valid(glob), fmt.Sprintf("revoked[%d]", i), "%q is not a valid glob", glob)
 	}
 	return faults
 }
 
 var scopeForm = regexp.MustCompile(`^[!#-\[\]-~]{1,256}$`) // RFC 6749, scope-token
 
-// slashless makes * match a slash too, as in the policy.
-var slashless = strings.NewReplacer("/", "\x00")
-
 func (a *Authenticator) revoked(principal string) bool {
-	return slices.ContainsFunc(a.config.Revoked, func(glob string) bool {
-		ok, _ := doublestar.Match(slashless.Replace(glob), slashless.Replace(principal))
-		return ok
-	})
+	return globs.Any(a.config.Revoked, principal)
 }
 
 // CheckURL returns what is wrong with the URL of an issuer or of its keys, or "". It must be https;
