@@ -8,18 +8,20 @@ import (
 )
 
 const (
-	hashBits = 13
+	hashBits = 15
 	// hashMul spreads the low three bytes of a word over the hash, and drops those above.
 	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
 	lower8  = 0x2020202020202020
+	low8    = 0x0707070707070707
 )
 
 // Literals is a set of literals that are searched for at once, without regard to the case of
 // ASCII letters. The search looks up each four bytes of a text: the first three by their hash, the
 // fourth in a bitmap. Few pass, and those are compared with the literals of this hash.
 type Literals struct {
-	fourth  [1 << hashBits]uint32 // by hash: a bit for the low five bits of each fourth byte
-	entries [1 << hashBits][]entry
+	fourth  [1 << hashBits]uint8  // by hash: a bit for the low three bits of each fourth byte
+	index   [1 << hashBits]uint16 // by hash: of its entries
+	entries [][]entry
 	texts   []string
 }
 
@@ -38,12 +40,16 @@ func Searchable(literal string) bool { return len(literal) >= minLiteral && ASCI
 func NewLiterals(literals []string) *Literals {
 	m := &Literals{texts: literals}
 	add := func(e entry, three uint64) {
-		h := hash(three)
-		if !slices.Contains(m.entries[h], e) {
-			m.entries[h] = append(m.entries[h], e)
+		h := hash(three | lower8)
+		if m.fourth[h] == 0 {
+			m.index[h] = uint16(len(m.entries))
+			m.entries = append(m.entries, nil)
 		}
-		if m.fourth[h] |= 1 << (e.value >> 24 & 31); e.size < 4 {
-			m.fourth[h] = math.MaxUint32 // any byte may follow
+		if of := &m.entries[m.index[h]]; !slices.Contains(*of, e) {
+			*of = append(*of, e)
+		}
+		if m.fourth[h] |= 1 << (e.value >> 24 & 7); e.size < 4 {
+			m.fourth[h] = math.MaxUint8 // any byte may follow
 		}
 	}
 	for i, l := range literals {
@@ -97,50 +103,59 @@ func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(li
 // blockSize is the number of bytes between checks of the time.
 const blockSize = 1 << 16
 
-// block appends the literals around the next block of text, from byte i on, and returns its end.
+// block appends the literals that begin in the next block of text, from byte i on, and returns its end.
 func (m *Literals) block(text string, i int, found []literalHit) (int, []literalHit) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	end := min(i+blockSize, len(b)-7)
-	for ; i < end; i += 4 {
-		w := binary.LittleEndian.Uint64(b[i:]) | lower8
-		h0 := uint32(w) * hashMul >> (32 - hashBits)
-		h1 := uint32(w>>8) * hashMul >> (32 - hashBits)
-		h2 := uint32(w>>16) * hashMul >> (32 - hashBits)
-		h3 := uint32(w>>24) * hashMul >> (32 - hashBits)
-		if m.fourth[h0]>>(w>>24&31)&1 != 0 {
-			found = m.verify(b, i, h0, found)
+	end := min(i+blockSize, len(b))
+	part := b[:min(end+7, len(b))]
+	for {
+		if i = m.next(part, i); i >= end {
+			return end, found
 		}
-		if m.fourth[h1]>>(w>>32&31)&1 != 0 {
-			found = m.verify(b, i+1, h1, found)
+		w := word(b, i)
+		entries := m.entries[m.index[hash(w|lower8)]]
+		for k := range entries {
+			x := &entries[k]
+			if (w|x.fold)&x.mask == x.value && i+int(x.size) <= len(b) && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
+				found = append(found, literalHit{x.literal, int32(i)})
+			}
 		}
-		if m.fourth[h2]>>(w>>40&31)&1 != 0 {
-			found = m.verify(b, i+2, h2, found)
-		}
-		if m.fourth[h3]>>(w>>48&31)&1 != 0 {
-			found = m.verify(b, i+3, h3, found)
-		}
+		i++
 	}
-	if i+8 <= len(b) {
-		return i, found
-	}
-	for ; i < len(b); i++ {
-		if w := word(b, i); m.fourth[hash(w)]>>(w>>24&31)&1 != 0 {
-			found = m.verify(b, i, hash(w), found)
-		}
-	}
-	return i, found
 }
 
-// verify appends the literals that begin at byte i, where three bytes have the hash h.
-func (m *Literals) verify(b []byte, i int, h uint32, found []literalHit) []literalHit {
-	w := word(b, i)
-	for k := range m.entries[h] {
-		x := &m.entries[h][k]
-		if (w|x.fold)&x.mask == x.value && i+int(x.size) <= len(b) && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
-			found = append(found, literalHit{x.literal, int32(i)})
+// next returns the first place from byte i on where a literal may begin, or len(b).
+func (m *Literals) next(b []byte, i int) int {
+	rest := b[i:]
+	for len(rest) >= 8 {
+		w := binary.LittleEndian.Uint64(rest) | lower8
+		low := w & low8
+		if m.mayBegin(w, low>>24) {
+			return len(b) - len(rest)
+		}
+		if m.mayBegin(w>>8, low>>32) {
+			return len(b) - len(rest) + 1
+		}
+		if m.mayBegin(w>>16, low>>40) {
+			return len(b) - len(rest) + 2
+		}
+		if m.mayBegin(w>>24, low>>48) {
+			return len(b) - len(rest) + 3
+		}
+		rest = rest[4:]
+	}
+	for i = len(b) - len(rest); i < len(b); i++ {
+		if w := word(b, i) | lower8; m.mayBegin(w, w>>24&7) {
+			break
 		}
 	}
-	return found
+	return i
+}
+
+// mayBegin reports whether a literal may begin with the low three bytes of w and then a byte with the low
+// three bits of fourth, of which the next two are 0.
+func (m *Literals) mayBegin(w, fourth uint64) bool {
+	return uint32(m.fourth[hash(w)])>>(fourth&31)&1 != 0
 }
 
 // word returns the eight bytes of b from i on, or zeros after its end.
@@ -169,6 +184,6 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// hash hashes the low three bytes of w. Letters of either case have the same hash. So have some
-// other bytes; the literals are compared in the end.
-func hash(w uint64) uint32 { return uint32(w|lower8) * hashMul >> (32 - hashBits) }
+// hash hashes the low three bytes of w, with the bits of lower8. So letters of either case have the same
+// hash, and some other bytes; the literals are compared in the end.
+func hash(w uint64) uint32 { return uint32(w) * hashMul >> (32 - hashBits) }
