@@ -238,6 +238,9 @@ func wordEnd(text string, i int) int {
 
 // lets reports whether the gate lets a hit pass before two bytes of ASCII after its word.
 func (g *gate) lets(first, second byte) bool {
+	if g == nil {
+		return true
+	}
 	g.once.Do(g.build)
 	return g.open[first&(utf8.RuneSelf-1)][second>>6&1]>>(second&63)&1 != 0
 }
@@ -246,11 +249,62 @@ func (g *gate) build() {
 	for _, p := range g.plans {
 		l, d := p.lookahead, newDFA(p.lookahead.rest)
 		for first := range g.open {
+			if inWord[first] {
+				continue // it ends no word
+			}
 			for second := range utf8.RuneSelf {
 				if l.skip.has[first] || l.pivot.has[first] && (d == nil || d.goesOn(byte(first), byte(second))) {
 					g.open[first][second>>6] |= 1 << (second & 63)
 				}
 			}
+		}
+	}
+}
+
+// A sieve asks the gates of several lists at once.
+type sieve struct {
+	lists [][]int // first all lists, then those into which hits before some two bytes go
+	gates []*gate // of all lists; nil for a list without
+	once  sync.Once
+	open  [utf8.RuneSelf][utf8.RuneSelf]uint8 // by the two bytes: the index in lists
+}
+
+func newSieve(lists []int, gates []*gate) *sieve {
+	s := &sieve{lists: [][]int{lists}}
+	for _, l := range lists {
+		s.gates = append(s.gates, gates[l])
+	}
+	return s
+}
+
+// lets returns the lists into which a hit goes before two bytes after its word.
+func (s *sieve) lets(first, second byte) []int {
+	if first|second >= utf8.RuneSelf {
+		return s.lists[0]
+	}
+	s.once.Do(s.build)
+	return s.lists[s.open[first][second]]
+}
+
+func (s *sieve) build() {
+	var open []int
+	for first := range s.open {
+		if inWord[first] {
+			continue
+		}
+		for second := range s.open[first] {
+			open = open[:0]
+			for i, g := range s.gates {
+				if g.lets(byte(first), byte(second)) {
+					open = append(open, s.lists[0][i])
+				}
+			}
+			n := slices.IndexFunc(s.lists, func(lists []int) bool { return slices.Equal(lists, open) })
+			if n < 0 && len(s.lists) <= math.MaxUint8 {
+				n = len(s.lists)
+				s.lists = append(s.lists, slices.Clone(open))
+			}
+			s.open[first][second] = uint8(max(n, 0))
 		}
 	}
 }

@@ -68,11 +68,12 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	c.text, c.limit = text, limit
 	c.scans++
 	s := c.set
+	c.ascii = ASCII(text)
 	if len(text) < s.minLen {
 		return nil
 	}
 	search, places := text, []int32(nil)
-	if c.ascii = ASCII(text); !c.ascii && folds(text) {
+	if !c.ascii && folds(text) {
 		search, places = fold(text)
 	}
 	folded := places != nil
@@ -91,7 +92,7 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 				c.enable(i)
 			}
 		}
-		if len(u.lists) == 0 {
+		if u.sieve == nil {
 			return
 		}
 		from := int(f.at)
@@ -103,10 +104,7 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 		if word+1 < len(text) {
 			first, second = text[word], text[word+1]
 		}
-		for _, l := range u.lists {
-			if g := s.gates[l]; g != nil && first|second < utf8.RuneSelf && !g.lets(first, second) {
-				continue
-			}
+		for _, l := range u.sieve.lets(first, second) {
 			if len(c.hits[l]) == 0 {
 				c.touched = append(c.touched, l)
 			}
@@ -159,6 +157,9 @@ func (c *Scratch) Reset() {
 // Candidates returns the indexes of the patterns that may have matches in the scanned text, in
 // ascending order. The slice is valid until the next Scan.
 func (c *Scratch) Candidates() []int { return c.candidates }
+
+// ASCII reports whether the scanned text is ASCII.
+func (c *Scratch) ASCII() bool { return c.ascii }
 
 // LiteralHits calls hit for each place in a text where a literal begins, without regard to the
 // case of ASCII letters. It leaves out places within a word if no match can begin there. It does not
@@ -310,8 +311,9 @@ func fold(text string) (folded string, from []int32) {
 // ASCII reports whether s is ASCII.
 func ASCII(s string) bool {
 	b := unsafe.Slice(unsafe.StringData(s), len(s))
-	for ; len(b) >= 8; b = b[8:] {
-		if binary.LittleEndian.Uint64(b)&0x8080808080808080 != 0 {
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
+	for ; len(b) >= 32; b = b[32:] {
+		if (word(0)|word(8)|word(16)|word(24))&0x8080808080808080 != 0 {
 			return false
 		}
 	}

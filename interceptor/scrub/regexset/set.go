@@ -94,10 +94,11 @@ type pattern struct {
 
 // A use is what one literal is searched for.
 type use struct {
-	patterns []int // a text with the literal may match them
-	lists    []int // of hits that have it
-	inWords  bool  // of matches that begin with it, one may begin within a word
-	word     int   // its first bytes that are in words; see gate
+	patterns []int  // a text with the literal may match them
+	lists    []int  // of hits that have it
+	sieve    *sieve // of these lists; nil for none
+	inWords  bool   // of matches that begin with it, one may begin within a word
+	word     int    // its first bytes that are in words; see gate
 }
 
 // New compiles patterns. It fails if one for Search matches the empty string.
@@ -201,6 +202,15 @@ func (s *Set) search(sought map[string]bool) {
 			u.patterns = append(u.patterns, i)
 			u.inWords = u.inWords || inWords
 		}
+	}
+	sieves := map[string]*sieve{}
+	for i := range s.uses {
+		u := &s.uses[i]
+		key := fmt.Sprint(u.lists)
+		if len(u.lists) > 0 && sieves[key] == nil {
+			sieves[key] = newSieve(u.lists, s.gates)
+		}
+		u.sieve = sieves[key]
 	}
 	s.literals = NewLiterals(literals)
 }
