@@ -349,6 +349,9 @@ func isRuled(line string) bool { return strings.Trim(line, "-+=:| \r") == "" }
 // appendTable appends the columns with secrets of the table with a header, and returns the end of the
 // table, or of the line if there is none.
 func (x *examination) appendTable(all []decoded, text string, header span, runs *[len(separators)]run) ([]decoded, int, error) {
+	if !namesSecret(text[header.Start:header.End]) {
+		return all, header.End, nil
+	}
 	below := lineAt(text, min(header.End+1, len(text)))
 	for i := range separators {
 		separator, r := separators[i], &runs[i]
@@ -369,6 +372,41 @@ func (x *examination) appendTable(all []decoded, text string, header span, runs 
 	}
 	return all, header.End, nil
 }
+
+// namesSecret reports whether the name of a secret may be a cell of a line, whatever separates its cells: a
+// part between separators has such a word and only bytes of names. Most code ends here.
+func namesSecret(line string) bool {
+	from, isName := 0, true
+	for i := range len(line) {
+		switch inHeader[line[i]] {
+		case otherByte:
+			isName = false
+		case separatorByte:
+			if isName && secretWords.Contains(line[from:i]) {
+				return true
+			}
+			from, isName = i+1, true
+		}
+	}
+	return isName && secretWords.Contains(line[from:])
+}
+
+const (
+	nameByte = iota
+	otherByte
+	separatorByte
+)
+
+// inHeader says what each byte is in a line of names: a part of one, a separator, or what no name contains.
+var inHeader = func() (kinds [256]uint8) {
+	for _, c := range []byte(notInNames) {
+		kinds[c] = otherByte
+	}
+	for _, c := range []byte(separators) {
+		kinds[c] = separatorByte
+	}
+	return kinds
+}()
 
 // separators are those of cells. A line is cut at the first one that makes it a header.
 const separators = "|\t;,"
