@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"math/bits"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
-
-	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
 const (
@@ -66,11 +65,12 @@ func findings(text string, hits []hit) []Finding {
 }
 
 // decode returns the marks for the secrets that text contains, around within, in other encodings,
-// and of those in its pairs. depth counts how often text has been decoded, from 1.
+// and of those in its pairs. depth counts how often text has been decoded, from 1. text was scanned last.
 func (x *examination) decode(text string, within span, pairs []decoded, depth int) ([]mark, error) {
 	if depth > maxDepth {
 		return nil, nil
 	}
+	ascii := x.scratch.ASCII()
 	var marks []mark
 	look := func(all []decoded) error {
 		for i := range all {
@@ -112,7 +112,7 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 	}
 	for _, first := range spellings {
 		var err error
-		all, err = x.appendEscapes(all[:0], text, within, first)
+		all, err = x.appendEscapes(all[:0], text, within, first, ascii)
 		if err == nil {
 			err = look(all)
 		}
@@ -219,17 +219,18 @@ func nextRun(text string, within span) (span, bool) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	for i := within.Start; i+16 <= len(b) && i < within.End; {
 		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after them. If one of
-		// these is too low or not ASCII, there is none.
-		if w := binary.LittleEndian.Uint64(b[i+8:]); (w-plus8)&^w&high8 != 0 || w&high8 != 0 {
-			i += 8
+		// these is too low or not ASCII, it starts behind the last such.
+		w := binary.LittleEndian.Uint64(b[i+8:])
+		if none := (^((w | high8) - plus8) | w) & high8; none != 0 {
+			i += 8 + bits.Len64(none)/8
 			continue
 		}
-		at := i + 15
+		at := i + 16
 		for at > i && inBase64(b[at-1]) {
 			at--
 		}
-		if at > i+8 || !inBase64(b[i+15]) {
-			i = max(at, i+8)
+		if at > i+8 {
+			i = at
 			continue
 		}
 		for at > 0 && at > i-16 && inBase64(b[at-1]) {
@@ -466,12 +467,12 @@ const margin = 256
 var spellings = []string{"%\\&\x1b\x00", "="}
 
 // appendEscapes appends the parts of text, around within, that read differently once the escapes
-// of a spelling are decoded. Invisible characters go with the first one.
-func (x *examination) appendEscapes(all []decoded, text string, within span, first string) ([]decoded, error) {
+// of a spelling are decoded. Invisible characters go with the first one, unless text is ASCII.
+func (x *examination) appendEscapes(all []decoded, text string, within span, first string, ascii bool) ([]decoded, error) {
 	if first == "=" && !isQuotedPrintable(text[within.Start:within.End]) {
 		return all, nil
 	}
-	edits, err := x.escapes(text, within, first)
+	edits, err := x.escapes(text, within, first, ascii)
 	for len(edits) > 0 && err == nil {
 		// Escapes that are near each other are decoded together.
 		n := 1
@@ -549,7 +550,7 @@ func apply(text string, part span, edits []edit) decoded {
 	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
 }
 
-func (x *examination) escapes(text string, within span, first string) ([]edit, error) {
+func (x *examination) escapes(text string, within span, first string, ascii bool) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
 	var edits []edit
 	for _, special := range []byte(first) {
@@ -573,7 +574,7 @@ func (x *examination) escapes(text string, within span, first string) ([]edit, e
 			}
 		}
 	}
-	if first == spellings[0] && !regexset.ASCII(text[within.Start:within.End]) {
+	if first == spellings[0] && !ascii {
 		for i, r := range text[within.Start:within.End] {
 			if r >= utf8.RuneSelf && invisible(r) {
 				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, ""})

@@ -68,8 +68,8 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 type document struct {
 	*examination
 	raw     []byte
-	all     bool // the prefilter rules out nothing
-	ascii   bool
+	all     bool                 // the prefilter rules out nothing
+	ascii   bool                 // all strings shorter than long are
 	armored bool                 // the document contains the begin of a private key
 	dirty   map[int]*dirtyString // by start
 	found   []placedFinding
@@ -116,7 +116,7 @@ const long = 2048
 // the prefilter a result of 4 KB takes twice the time.
 func (d *document) prefilter() error {
 	text := view(d.raw)
-	if d.all, d.ascii = !d.s.set.Filtered(), regexset.ASCII(text); d.all {
+	if d.all, d.ascii = !d.s.set.Filtered(), true; d.all {
 		return nil
 	}
 	size := len(text)/64 + 1
@@ -146,6 +146,7 @@ func (d *document) prefilterPart(text string, base int) error {
 	if err := d.limit.spend(len(text)); err != nil {
 		return err
 	}
+	d.ascii = d.ascii && regexset.ASCII(text)
 	add := func(at int) { d.hot[(base+at)>>6] |= 1 << ((base + at) & 63) }
 	if err := d.scratch.LiteralHits(text, &d.limit, add); err != nil {
 		return err
