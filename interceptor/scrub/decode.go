@@ -220,7 +220,7 @@ func nextRun(text string, within span) (span, bool) {
 	for i := within.Start; i+16 <= len(b) && i < within.End; {
 		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after them. If one of
 		// these is too low or not ASCII, it starts behind the last such.
-		w := binary.LittleEndian.Uint64(b[i+8:])
+		w := binary.LittleEndian.Uint64(b[i+8 : i+16])
 		if none := (^((w | high8) - plus8) | w) & high8; none != 0 {
 			i += 8 + bits.Len64(none)/8
 			continue

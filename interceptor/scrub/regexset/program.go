@@ -151,8 +151,15 @@ func kindBefore(text string, i int) uint8 {
 	if i == 0 {
 		return kindEdge
 	}
-	return kindOf(rune(text[i-1]))
+	return kindOfByte[text[i-1]]
 }
+
+var kindOfByte = func() (kinds [256]uint8) {
+	for c := range kinds {
+		kinds[c] = kindOf(rune(c))
+	}
+	return kinds
+}()
 
 func kindOf(r rune) uint8 {
 	switch {

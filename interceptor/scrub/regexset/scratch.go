@@ -174,7 +174,7 @@ func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error 
 
 // withinWord reports whether there is no boundary of a word at byte i.
 func withinWord(text string, i int) bool {
-	return (kindBefore(text, i) == kindWord) == (kindOf(rune(text[i])) == kindWord)
+	return (kindBefore(text, i) == kindWord) == (kindOfByte[text[i]] == kindWord)
 }
 
 // FindAll returns the matches of a pattern in the scanned text, as FindAllStringIndex of package
