@@ -16,7 +16,7 @@ import (
 // The guard on the scrubber's speed: beside gitleaks, in one run, with room for
 // a machine that is busy. test/bench/README.md has the figures.
 func TestRatioToGitleaks(t *testing.T) {
-	const most = 1. / 36
+	const most = 1. / 50
 	s, d, text := newScrubber(t, Options{}), reference(t), dense(64<<10)
 	r := cputime.Ratio(5, func() {
 		for range 30 {
@@ -57,7 +57,7 @@ func TestRatioOfManySecrets(t *testing.T) {
 }
 
 // TestRatioOfPairs: the pairs that a rule finds are scanned together, also those of which each value is
-// the name of the next one. One by one they take 11 and 45 times the time of keyword-dense lines.
+// the name of the next one. One by one they take about 13 and 55 times the time of keyword-dense lines.
 func TestRatioOfPairs(t *testing.T) {
 	const times = 6
 	s := newScrubber(t, Options{})
@@ -74,8 +74,8 @@ func TestRatioOfPairs(t *testing.T) {
 		name, in string
 		most     float64
 	}{
-		{"blocks of YAML", largeTexts(1 << 20)["block"], 9},
-		{"names in a row", strings.Repeat("token1|", 1<<20/7), 37},
+		{"blocks of YAML", largeTexts(1 << 20)["block"], 11},
+		{"names in a row", strings.Repeat("token1|", 1<<20/7), 46},
 	} {
 		r := times * cputime.Ratio(5, text(c.in, 1), text(dense(1<<20), times))
 		if r > c.most {
