@@ -152,13 +152,8 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 		return nil
 	}
 	out := parts.with(p.Text, meta)
-	stored := results.Result{
-		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(), Kind: string(p.Kind),
-		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: f.tokens.Result(out),
-	}
-	if c.Attribution.Branch != nil {
-		stored.Context = c.Attribution.Branch.Context
-	}
+	stored := c.toStore(handle)
+	stored.Kind, stored.Text, stored.Structured, stored.Delivered = string(p.Kind), parts.text, string(parts.structured), f.tokens.Result(out)
 	// Not the call's context: the result is stored even if the caller has gone.
 	if err := f.store.Put(context.Background(), stored); err != nil {
 		if !errors.Is(err, results.ErrTooLarge) {
@@ -197,21 +192,27 @@ func (c *Call) keep() {
 		fault.Error("result that can't be delivered is lost: it could not be checked for secrets")
 		return
 	}
-	stored := results.Result{
-		Handle: f.store.NewHandle(), Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(),
-		Kind: string(preview.JSON), Text: cmp.Or(string(res.Error), string(res.Body)), Tokens: o.Tokens.Out,
-	}
+	stored := c.toStore(f.store.NewHandle())
+	stored.Kind, stored.Text = string(preview.JSON), cmp.Or(string(res.Error), string(res.Body))
 	if p := split(res, false); c.foldable(res) && !res.opaque() && len(p.kept) == 0 && p.text != "" {
 		stored.Kind, stored.Text, stored.Structured = string(preview.Plain), p.text, string(p.structured)
-	}
-	if c.Attribution.Branch != nil {
-		stored.Context = c.Attribution.Branch.Context
 	}
 	if err := f.store.Put(context.Background(), stored); err != nil {
 		fault.Error("result that can't be delivered is lost", "err", err)
 		return
 	}
 	o.Fold = stored.Handle
+}
+
+// toStore returns what is stored with the result of a call, without the result.
+func (c *Call) toStore(handle string) results.Result {
+	r := results.Result{
+		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(), Tokens: c.Outcome.Tokens.Out,
+	}
+	if c.Attribution.Branch != nil {
+		r.Context = c.Attribution.Branch.Context
+	}
+	return r
 }
 
 // keepForBatch gives the whole result to the batch that made the call. Only a line is delivered
