@@ -38,7 +38,7 @@ var forms = sync.OnceValue(func() []*compiled {
 			entry: `^(?:(?:Current )?[Tt]hread (?P<name>\S+.*)|Thread \d+ \(.*)`, more: `^(?:  File "(?P<path>[^"]+)", line \d+,? in (?P<frame>\S+)|#0 .*? in (?P<frame2>\S+) |    (?P<frame3>\S+) \(\S+:\d+\)$)`},
 		{kind: Stacks, noun: "error", least: 2, share: 0.5, brief: []string{"message"}, lead: "error",
 			entry: `^(?:Uncaught |Caused by: |Exception in thread "[^"]*" )?(?P<message>(?P<error>[\w.$]*(?:Error|Exception))(?: \[(?P<code>\w+)\])?: .+)`,
-			more:  `^\s+(?:at |\.{3} \d+ more|File "|code: '(?P<code2>\w+)')`},
+			more:  `^\s+(?:at |\.{3} \d+ more|File "|code: '(?P<code2>\w+)'|  \S)|^Traceback |^(?:During handling|The above exception)`},
 		{kind: Stacks, noun: "frame", share: 0.3, least: 3,
 			entry: `^ *#(?P<number>\d+) +(?:0x[0-9a-f]+ (?:in )?)?(?P<function>[^\s(]+)(?:.*? at (?P<path>[^\s:]+):\d+| .*from (?P<library>\S+)| .*)?`, more: `^\s+[\w.]+ = |^No (?:locals|symbol)`},
 		{kind: Log, noun: "request", share: 0.8, least: 3,
@@ -56,7 +56,7 @@ var forms = sync.OnceValue(func() []*compiled {
 		{kind: Listing, noun: "object", share: 0.9, least: 4,
 			entry: `^(?P<mode>\d{6}) (?P<type>blob|tree|commit) [0-9a-f]{40}(?: +(?P<size>\d+|-))?\s+(?P<path>.+)$`},
 		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?:(?P<state>[A-Z ]{5,}) )?(?P<name>@?[^@\s]*)(?:\S*(?: (?P<mark>[a-z]+))?$)?`},
-		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:[ MADRCU?!]{2} )?(?P<path>(?:[\w.@~+-]*/|[\w@~+-]+\.)(?:[^\s:;,"'{}()=<>/]+/?)*|\.{0,2}/[^\s:;,"'{}=<>]+(?: [^\s:;,"'{}=<>-][^\s:;,"'{}=<>]*)*)$`},
+		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:\[(?P<type>[A-Z]+)\] (?P<path2>.+)|(?:[ MADRCU?!]{2} )?(?P<path>(?:[\w.@~+-]*/|[\w@~+-]+\.)(?:[^\s:;,"'{}()=<>/]+/?)*|\.{0,2}/[^\s:;,"'{}=<>]+(?: [^\s:;,"'{}=<>-][^\s:;,"'{}=<>]*)*))$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "code",
 			entry: `^(?P<path>[^\s:()][^:()]*?)(?:[:(]\d+(?:[:,.]\d+)?\)?)?(?::| -)\s*(?:(?P<severity>(?i:fatal error|error|warning|note|info|hint|style))\b:?\s*(?:\[?(?P<code>[A-Z]{1,6}-?\d{2,5})\]?:?\s)?|(?P<code2>[A-Z]{1,4}\d{2,5}):?\s)(?P<message>.*?)(?:\s+[\[(](?P<code3>[\w.,/=+-]+)[\])])?$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "message",
@@ -77,6 +77,7 @@ var forms = sync.OnceValue(func() []*compiled {
 		{kind: Table, noun: "function", share: 0.9, least: 3, entry: `^(?P<path>\S+):\d+:\s+(?P<function>\S+)\s+(?P<coverage>[\d.]+%)$`, more: `^total:`},
 		{kind: Matches, noun: "match", share: 0.8, least: 3, lead: "path",
 			entry: `^(?P<path>[^\s:"'{}()]*[./\\][^\s:"'{}()]*)[:-]\d+[:-](?:[^ ]|  |\t| \S+[^:]*$|$)`, more: `^--$`},
+		{kind: Matches, noun: "match", share: 0.95, least: 3, lead: "path", entry: `^\d+[:-](?:\D|$)`, more: `^(?:\w+:)?(?P<in_path>[^\s:][^:]*[./\\][^\s:]*)$`},
 		{kind: Lock, noun: "module", share: 0.9, least: 4, entry: `^(?P<module>[\w.~/-]+) (?P<version>v\S+?)(?:/go.mod)? h1:\S+=$`},
 		{kind: Lock, noun: "package", share: 0.5, least: 3, brief: []string{"package", "version"},
 			entry: `^\[\[packages?\]\]$`, more: `^(?:name = "(?P<package>[^"]+)"|version = "(?P<version>[^"]+)"|source = "(?P<source>[^"#?]+)|[\w.-]+ = |\s|\])`},
@@ -128,7 +129,7 @@ func (c *compiled) fits(sample []string) bool {
 			more++
 		}
 	}
-	return entries >= c.least && float64(entries+more) >= c.share*float64(len(sample))
+	return entries >= c.least && (more > 0 || !strings.Contains(c.more, "<in_path>")) && float64(entries+more) >= c.share*float64(len(sample))
 }
 
 const maxForm = 4 << 10 // bytes of a line that can have a form

@@ -505,7 +505,7 @@ func readTable(f *findings, _ []string) bool {
 			e.set(header[i], strings.Clone(v))
 		}
 	}
-	f.table(e, len(header))
+	f.table(e, fields(strings.Trim(f.lines[from], string(comma)), comma))
 	f.around(from, to)
 	return true
 }
@@ -542,7 +542,7 @@ func (f *findings) table(rows *entries, columns int) {
 }
 
 // rule reports whether a line only separates.
-func rule(l string) bool { return strings.Trim(l, "-+=| \t:") == "" && strings.TrimSpace(l) != "" }
+func rule(l string) bool { return strings.Trim(l, "-+=| \t:─│┌┬┐├┼┤└┴┘") == "" && strings.TrimSpace(l) != "" }
 
 // delimited finds a header, the character that splits it and the lines below into the same number of fields,
 // and their end. comma is 0 if there is none.
@@ -551,17 +551,18 @@ func delimited(lines []string) (from, to int, comma rune) {
 		if strings.TrimSpace(lines[from]) == "" || rule(lines[from]) {
 			continue
 		}
-		for _, comma := range []rune{'\t', ',', ';', '|'} {
+		for _, comma := range []rune{'\t', ',', ';', '|', '│'} {
 			n := fields(lines[from], comma)
 			if n < 2 || (comma == ',' && n < 3) || !isHeader(lines[from], comma) {
 				continue
 			}
-			if comma != '|' && !strings.ContainsRune(strings.Trim(lines[from], string(comma)), comma) {
+			if comma < '|' && !strings.ContainsRune(strings.Trim(lines[from], string(comma)), comma) {
 				continue // a statement
 			}
-			fits := func(l string) bool { return fields(l, comma) == n || comma == '|' && rule(l) }
+			row := func(l string) bool { return fields(l, comma) == n }
+			fits := func(l string) bool { return row(l) || comma >= '|' && rule(l) }
 			to := untilLast(lines, fits)
-			if to <= from || count(lines[:from], fits) > 0 {
+			if to <= from || count(lines[:from], row) > 0 {
 				continue
 			}
 			if s := sample(lines[from:to]); len(s) >= 4 && count(s, fits)*20 >= len(s)*19 {
@@ -644,7 +645,8 @@ func aligned(lines []string) (header int, split func(string) []string) {
 			}
 		}
 		names := strings.Fields(lines[at])
-		if len(names) < least || count(names, isTitle) < len(names) {
+		below := sample(lines[at+1:])
+		if len(names) < least || count(names, isTitle) < len(names) || !startsUpper(names) && !numeric(below, len(names)) {
 			continue
 		}
 		// By gaps, if names or values have spaces; else by words, the last column has the rest.
@@ -652,7 +654,6 @@ func aligned(lines []string) (header int, split func(string) []string) {
 		if len(parts) == 1 {
 			continue
 		}
-		below := sample(lines[at+1:])
 		if share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) }) > 0.6 {
 			return at, func(l string) []string { return gap.Split(strings.TrimSpace(l), -1) }
 		}
@@ -701,7 +702,20 @@ func columnsUnder(ruler string) func(l string) []string {
 
 // isTitle reports whether a word may stand in a header.
 func isTitle(w string) bool {
-	return len(w) < 25 && (w[0] >= 'A' && w[0] <= 'Z' || w[0] == '%' || w[0] == '#') && strings.IndexFunc(w, func(r rune) bool {
-		return r != '%' && r != '#' && r != '_' && r != '-' && r != '/' && r != '(' && r != ')' && r != '.' && r != '+' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-	}) < 0
+	return len(w) < 40 && !isDigit(w[0]) && strings.IndexFunc(w, func(r rune) bool {
+		return !unicode.IsLetter(r) && !strings.ContainsRune("%#_-/().+:", r)
+	}) < 0 && strings.ContainsFunc(w, unicode.IsLetter)
+}
+
+// startsUpper reports whether all words begin as names of columns do.
+func startsUpper(names []string) bool {
+	return !slices.ContainsFunc(names, func(w string) bool { return w[0] != '%' && w[0] != '#' && (w[0] < 'A' || w[0] > 'Z') })
+}
+
+// numeric reports whether lines have numbers where a header with n names has columns: in most of the fields.
+func numeric(lines []string, n int) bool {
+	return len(lines) >= 4 && share(lines, func(l string) bool {
+		v := strings.Fields(l)
+		return len(v) >= n-1 && 2*count(v[:min(len(v), n)], func(w string) bool { _, _, ok := number(w); return ok }) >= n
+	}) > 0.7
 }
