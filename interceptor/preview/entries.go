@@ -21,6 +21,7 @@ type entries struct {
 	cols  []*column
 	by    map[string]*column
 
+	named         bool   // rare values come with the names of their entries, because no line shows both
 	around, value string // the field that further entries have, such as their directory
 }
 
@@ -323,15 +324,19 @@ func (e *entries) tellValues(f *findings, c *column, head string, leads bool, sc
 			if s.n > 1 && s.n*100 > n || rare == rareRows {
 				break
 			}
-			show(s.first, "", 9*scale/(1+float64(rare)/3))
-			rare++
+			if rare++; !e.named {
+				show(s.first, "", 9*scale/(1+float64(rare-1)/3))
+			}
 		}
 	}
 	parts := make([]string, 0, len(top))
-	for _, s := range top {
+	for i, s := range top {
 		part := clip(s.value, 60)
 		if top[0].n > 1 {
 			part += fmt.Sprintf(" ×%s", group(s.n))
+		}
+		if e.named && s.n == 1 && i >= len(top)-rare {
+			part += " (" + e.title(s.first) + ")"
 		}
 		parts = append(parts, part)
 	}
@@ -345,6 +350,9 @@ func (e *entries) tellValues(f *findings, c *column, head string, leads bool, sc
 		if top[0].n == 1 || values <= 6 {
 			share = max(share, 0.3/float64(values/fewValues+1))
 		}
+		if e.named && i >= len(top)-rare {
+			share = 0.9 / scale
+		}
 		return share
 	})
 	return true
@@ -357,7 +365,7 @@ func (e *entries) title(at int) string {
 	for _, c := range e.cols {
 		switch {
 		case at >= len(c.values) || c.values[at] == "":
-		case c.id:
+		case c.id && !strings.Contains(c.name, "."):
 			parts = append(parts, c.name+" "+c.values[at])
 		case c.numbers*2 < c.rows && !isTime(c.from) && len(c.tally.n) > most && len(c.tally.n)*4 > c.rows:
 			best, most = c.values[at], len(c.tally.n)
@@ -369,7 +377,7 @@ func (e *entries) title(at int) string {
 	return strings.Join(parts, " ")
 }
 
-var isID = regexp.MustCompile(`(?i)(?:^|[_.-])p*id$`)
+var isID = regexp.MustCompile(`(?i)(?:^|[_.-])p*id$|^number$`)
 
 func isPathName(name string) bool { return name == "path" || name == "file" }
 

@@ -61,13 +61,13 @@ func readJSON(f *findings, _ []string) bool {
 		f.kind = Notebook
 	}
 	path, items, named := largest(value)
-	e := &entries{noun: "item"}
+	e := &entries{noun: "item", named: true}
 	var all [][]byte
 	var names []string // of members
 	each := func(v []byte) {
 		all = append(all, v)
 		e.begin(len(all))
-		e.members("", v, 2)
+		e.members("", v, 4)
 	}
 	if named {
 		for m := range rawjson.Members(items) {
@@ -240,25 +240,27 @@ func mend(text string) []byte {
 	return whole
 }
 
-// members sets the fields of an entry: the scalars of an object, also those of the objects in it.
-func (e *entries) members(prefix string, v []byte, depth int) {
+// members sets the fields of an entry: the scalars of an object and of what is in it, of an array the first item.
+func (e *entries) members(name string, v []byte, depth int) {
 	switch rawjson.KindOf(v) {
 	case rawjson.Object:
+		if name != "" {
+			name += "."
+		}
 		for m := range rawjson.Members(v) {
-			name := prefix + m.Name()
-			switch k := rawjson.KindOf(m.Value); {
-			case k == rawjson.Object && depth > 1:
-				e.members(name+".", m.Value, depth-1)
-			case k == rawjson.String:
-				e.set(name, rawjson.Unquote(m.Value))
-			case k != rawjson.Object && k != rawjson.Array && k != rawjson.Null:
-				e.set(name, string(rawjson.Trim(m.Value)))
+			if depth > 0 {
+				e.members(name+m.Name(), m.Value, depth-1)
 			}
 		}
+	case rawjson.Array:
+		for v := range rawjson.Elements(v) {
+			e.members(name+"[0]", v, depth)
+			break
+		}
 	case rawjson.String:
-		e.set("value", rawjson.Unquote(v))
-	case rawjson.Number:
-		e.set("value", string(v))
+		e.set(cmp.Or(name, "value"), rawjson.Unquote(v))
+	case rawjson.Number, rawjson.True, rawjson.False:
+		e.set(cmp.Or(name, "value"), string(rawjson.Trim(v)))
 	}
 }
 

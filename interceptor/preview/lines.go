@@ -542,7 +542,9 @@ func (f *findings) table(rows *entries, columns int) {
 }
 
 // rule reports whether a line only separates.
-func rule(l string) bool { return strings.Trim(l, "-+=| \t:─│┌┬┐├┼┤└┴┘") == "" && strings.TrimSpace(l) != "" }
+func rule(l string) bool {
+	return strings.Trim(l, "-+=| \t:─│┌┬┐├┼┤└┴┘") == "" && strings.TrimSpace(l) != ""
+}
 
 // delimited finds a header, the character that splits it and the lines below into the same number of fields,
 // and their end. comma is 0 if there is none.
