@@ -371,7 +371,7 @@ func stamped(l string) (at, rest string, ok bool) {
 		return "", l, false
 	}
 	at, rest = stamp(l)
-	return at, rest, at != "" && rest != "" || startsWith(strings.TrimLeft(l, "[(<"), levels)
+	return at, rest, at != "" && strings.ContainsFunc(rest, unicode.IsLetter) || startsWith(strings.TrimLeft(l, "[(<"), levels)
 }
 
 // stamp returns the time that a line starts with, and what follows.

@@ -437,12 +437,14 @@ func join[T any](path []T, name func(T) string) string {
 func readConfig(f *findings, sample []string) bool {
 	assigned := count(sample, assignment.MatchString)
 	sections := count(sample, section.MatchString)
-	comments := count(sample, func(l string) bool { return l[0] == '#' || l[0] == ';' })
+	comments := count(sample, func(l string) bool { return startsWith(strings.TrimSpace(l), []string{"#", ";"}) })
 	rest := count(sample, func(l string) bool {
 		return strings.HasPrefix(l, "#") || strings.HasPrefix(l, ";") || strings.HasPrefix(l, " ") || l == "]"
 	})
-	if settings := count(sample, setting.MatchString); comments*2 > len(sample) && (comments+settings)*20 > len(sample)*19 && share(sample, looksCode) < 0.3 {
-		assigned += settings // most of it is comments
+	key, level := assignment, 2 // the comments say more
+	if all := comments + count(sample, setting.MatchString); comments*2 > len(sample) &&
+		(all*20 > len(sample)*19 && share(sample, looksCode) < 0.3 || assigned > 3 && (comments+assigned)*20 > len(sample)*19) {
+		key, level = setting, 1 // most of it is comments
 	} else if assigned < 4 && sections < 2 || (assigned+sections+rest)*10 < len(sample)*8 || (assigned+sections)*10 < len(sample)*2 || share(sample, looksCode) > 0.5 && sections == 0 && share(sample, assignment.MatchString) < 0.9 {
 		return false
 	}
@@ -455,15 +457,15 @@ func readConfig(f *findings, sample []string) bool {
 			o.around, o.value = "section", strings.Trim(l, "[] ")
 			o.put(0, i)
 		} else if isComment(l) && (i == 0 || f.lines[i-1] == "") {
-			o.put(1, i) // the first line of a block
-		} else if m := assignment.FindStringSubmatch(l); m != nil {
+			o.put(3-level, i) // the first line of a block
+		} else if m := key.FindStringSubmatch(l); m != nil {
 			o.begin(i)
 			o.set(o.around, o.value)
 			name, _, _ := strings.Cut(m[1], ".")
 			if heads == 0 && name != m[1] {
 				o.set("prefix", name)
 			}
-			o.put(2, i)
+			o.put(level, i)
 		}
 	}
 	f.totals = append(f.totals, plural(heads, "section"))
@@ -473,7 +475,7 @@ func readConfig(f *findings, sample []string) bool {
 }
 
 var (
-	setting    = regexp.MustCompile(`^[\w.-]+[ \t]+\S`)
+	setting    = regexp.MustCompile(`^\s*([A-Za-z_][\w.-]*)(?:[ \t]+[^\s=]|\s*=)`)
 	section    = regexp.MustCompile(`^\s*\[+[^\[\]]+\]+\s*$`)
 	assignment = regexp.MustCompile(`^\s*(?:export )?"?([A-Za-z_][\w."/@-]*(?: [\w."/@-]+)*?)"?\s*=`)
 )
