@@ -263,7 +263,7 @@ func (e *entries) tellSome(f *findings, show showEntry) showEntry {
 func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64, show showEntry) {
 	n := len(e.lines)
 	text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops[0].value)
-	if c.rising || len(c.tally.n) == c.rows && c.id { // ids have no sum
+	if c.rising || c.id { // ids have no sum
 		f.fact(2*scale, []string{text}, firstFull)
 		return
 	}
