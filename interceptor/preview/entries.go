@@ -203,7 +203,7 @@ func (e *entries) tell(f *findings, lead string, show showEntry) {
 				f.fact(3*scale, []string{fmt.Sprintf("%s: %s to %s", head, clip(c.from, 40), clip(c.to, 40))}, nil)
 			}
 			timed = true
-		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && values > 6:
+		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && (values > 6 || values > 2 && c.tally.n[c.tops[0].value].n == 1):
 			e.tellNumbers(f, c, head, scale, show)
 			scale *= 0.95
 		default:
