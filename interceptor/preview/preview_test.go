@@ -24,41 +24,48 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]preview.Kind{
-		"npm warn old lockfile\n{\"name\": \"x\",\n \"items\": [1, 2]}\n":                                                                                          preview.JSON,
-		"{\"a\": 1}\n{\"a\": 2}\n":                                                                                                                                 preview.NDJSON,
-		"{\n \"Dir\": \"/a/long/path/of/a\"\n}\n{\n \"Dir\": \"/a/long/path/of/b\"\n}\n":                                                                           preview.NDJSON,
-		"[{\"id\": 1, \"error\": \"fatal\"}, {\"id\": 2, \"error\": \"panic\"}, {\"id\": 3, \"er":                                                                  preview.JSON, // cut off
-		"{\"nbformat\": 4, \"cells\": [{\"cell_type\": \"code\", \"source\": [\"x = 1\"]}]}":                                                                       preview.Notebook,
-		"openapi: 3.1.0\ninfo:\n  title: error\npaths:\n  /fail:\n    get: {}\n":                                                                                   preview.YAML,
-		"<?xml version=\"1.0\"?>\n<Errors><Error id=\"1\"/><Error id=\"2\"/></Errors>\n":                                                                           preview.XML,
-		"<items>" + strings.Repeat("<item><![CDATA[a <b> of </c>]]></item>", 4) + "</items>\n":                                                                     preview.XML,
-		"<testsuite tests=\"1\"><testcase name=\"a\"/></testsuite>\n":                                                                                              preview.Tests,
-		"[core]\n\tbare = false\n[remote]\n\turl = x\n\tfetch = y\n\tprune = true\n":                                                                               preview.Config,
-		strings.Repeat("[[package]]\nname = \"error\"\nversion = \"1.0\"\n\n", 4):                                                                                  preview.Lock,
-		strings.Repeat("0123456 fix: no error, no panic\n", 5):                                                                                                     preview.GitLog,
-		strings.Repeat("0123abcd (Ada B 2026-01-02 03:04:05 +0000 1) fail()\n", 5):                                                                                 preview.Blame,
-		strings.Repeat("/usr/share/doc/error/fatal.txt\n", 5):                                                                                                      preview.Listing,
-		strings.Repeat("-rw-r--r-- 1 root root 120 Jan  2 03:04 panic.go\n", 5):                                                                                    preview.Listing,
-		strings.Repeat("ii  libgpg-error0:amd64  1.46-1  amd64  error codes\n", 5):                                                                                 preview.Listing,
-		"PID TTY      TIME CMD\n  1 ?    00:00:01 init\n  2 ?    00:00:00 x\n  3 ?    00:00:00 y\n":                                                                preview.Table,
-		strings.Repeat("Package: a\nVersion: 1\nSection: b\nPriority: c\n\n", 4):                                                                                   preview.Records,
-		strings.Repeat("goroutine 7 [select]:\nmain.main()\n\t/a/b.go:1 +0x1\n\n", 4):                                                                              preview.Stacks,
-		strings.Repeat("/a/b.js:1\nx\n^\n\nTypeError [ERR_X]: no\n    at f (/a/b.js:1:2)\n    at g (/a/b.js:3:4)\n    at h (/a/b.js:5:6)\n\nNode.js v24.1.0\n", 3): preview.Stacks,
-		strings.Repeat("java.io.IOException: fatal\n\tat a.B.c(B.java:1)\n\tat a.B.d(B.java:2)\nCaused by: a.BException: no\n\t... 2 more\n", 3):                   preview.Stacks,
-		strings.Repeat("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    g()\n  File \"b.py\", line 2, in g\n    h()\nValueError: no\n", 3):  preview.Stacks,
-		strings.Repeat("a.c:1:2: warning: unused [-Wunused]\n    1 | int x;\n", 4):                                                                                 preview.Compiler,
-		"TAP version 13\nok 1 - error\nnot ok 2 - fatal\n# tests 2\n":                                                                                              preview.Tests,
-		"NAME\n       x - fail\n\nSYNOPSIS\n       x [error]\n\nOPTIONS\n       --panic\n           Fails.\n":                                                      preview.Manual,
-		"type Query {\n  error: String\n}\n\nenum State {\n  FAILURE\n}\n":                                                                                         preview.Code,
-		"\x7fELF\x02\x01\x01\x00\x00\x00\x00error\x00\x00\x00\x00\x00\x00\x00":                                                                                     preview.Binary,
-		"#0  f (x=1) at a.c:4\n#1  0x0000555555555156 in g () at a.c:5\n        m = {next = 0x0}\n#2  0x00005555555551c8 in main () at a.c:9\n":                    preview.Stacks,
-		"FROM debian AS base\nARG X=1\nRUN a && \\\n    b\nCOPY --link x /x\n# the end\nENTRYPOINT [\"/x\"]\n":                                                     preview.Code,
-		"* main  52ae1a9 fail\n  one   0a515fa error\n  two   e50af2d fatal\n  three 2f0719d panic\n":                                                              preview.Listing,
-		strings.Repeat("msgid \"fail\"\nmsgstr \"Fehler\"\n\n", 4):                                                                                                 preview.Records,
-		"addr  opcode  p1\n----  ------  --\n0     Init    0\n1     Open me\n2     Halt    k (a, B)\n3     Goto    7\n4     Halt\n":                                preview.Table,
-		"File      Type  Size\n--------------------\n/dev/sda  disk  100\n/dev/sdb  disk  200\n/dev/sdc  part  300\n/dev/sdd  part  400\n":                         preview.Table,
-		"Package  Version\n----------------\naaa      1.2\nbbb      1.3\nccc      1.4\nddd      2.0\n":                                                             preview.Table,
-		strings.Repeat("TLS_AES_256    TLSv1.3 Kx=any  Enc=AES(256)\n", 6):                                                                                         preview.Table,
+		"npm warn old lockfile\n{\"name\": \"x\",\n \"items\": [1, 2]}\n":                                                                                                     preview.JSON,
+		"{\"a\": 1}\n{\"a\": 2}\n":                                                                                                                                            preview.NDJSON,
+		"{\n \"Dir\": \"/a/long/path/of/a\"\n}\n{\n \"Dir\": \"/a/long/path/of/b\"\n}\n":                                                                                      preview.NDJSON,
+		"[{\"id\": 1, \"error\": \"fatal\"}, {\"id\": 2, \"error\": \"panic\"}, {\"id\": 3, \"er":                                                                             preview.JSON, // cut off
+		"{\"nbformat\": 4, \"cells\": [{\"cell_type\": \"code\", \"source\": [\"x = 1\"]}]}":                                                                                  preview.Notebook,
+		"openapi: 3.1.0\ninfo:\n  title: error\npaths:\n  /fail:\n    get: {}\n":                                                                                              preview.YAML,
+		"<?xml version=\"1.0\"?>\n<Errors><Error id=\"1\"/><Error id=\"2\"/></Errors>\n":                                                                                      preview.XML,
+		"<items>" + strings.Repeat("<item><![CDATA[a <b> of </c>]]></item>", 4) + "</items>\n":                                                                                preview.XML,
+		"<testsuite tests=\"1\"><testcase name=\"a\"/></testsuite>\n":                                                                                                         preview.Tests,
+		"[core]\n\tbare = false\n[remote]\n\turl = x\n\tfetch = y\n\tprune = true\n":                                                                                          preview.Config,
+		strings.Repeat("[[package]]\nname = \"error\"\nversion = \"1.0\"\n\n", 4):                                                                                             preview.Lock,
+		strings.Repeat("0123456 fix: no error, no panic\n", 5):                                                                                                                preview.GitLog,
+		strings.Repeat("0123abcd (Ada B 2026-01-02 03:04:05 +0000 1) fail()\n", 5):                                                                                            preview.Blame,
+		strings.Repeat("/usr/share/doc/error/fatal.txt\n", 5):                                                                                                                 preview.Listing,
+		strings.Repeat("-rw-r--r-- 1 root root 120 Jan  2 03:04 panic.go\n", 5):                                                                                               preview.Listing,
+		strings.Repeat("ii  libgpg-error0:amd64  1.46-1  amd64  error codes\n", 5):                                                                                            preview.Listing,
+		"PID TTY      TIME CMD\n  1 ?    00:00:01 init\n  2 ?    00:00:00 x\n  3 ?    00:00:00 y\n":                                                                           preview.Table,
+		strings.Repeat("Package: a\nVersion: 1\nSection: b\nPriority: c\n\n", 4):                                                                                              preview.Records,
+		strings.Repeat("goroutine 7 [select]:\nmain.main()\n\t/a/b.go:1 +0x1\n\n", 4):                                                                                         preview.Stacks,
+		strings.Repeat("/a/b.js:1\nx\n^\n\nTypeError [ERR_X]: no\n    at f (/a/b.js:1:2)\n    at g (/a/b.js:3:4)\n    at h (/a/b.js:5:6)\n\nNode.js v24.1.0\n", 3):            preview.Stacks,
+		strings.Repeat("java.io.IOException: fatal\n\tat a.B.c(B.java:1)\n\tat a.B.d(B.java:2)\nCaused by: a.BException: no\n\t... 2 more\n", 3):                              preview.Stacks,
+		strings.Repeat("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    g()\n  File \"b.py\", line 2, in g\n    h()\nValueError: no\n", 3):             preview.Stacks,
+		strings.Repeat("a.c:1:2: warning: unused [-Wunused]\n    1 | int x;\n", 4):                                                                                            preview.Compiler,
+		"TAP version 13\nok 1 - error\nnot ok 2 - fatal\n# tests 2\n":                                                                                                         preview.Tests,
+		"NAME\n       x - fail\n\nSYNOPSIS\n       x [error]\n\nOPTIONS\n       --panic\n           Fails.\n":                                                                 preview.Manual,
+		"type Query {\n  error: String\n}\n\nenum State {\n  FAILURE\n}\n":                                                                                                    preview.Code,
+		"\x7fELF\x02\x01\x01\x00\x00\x00\x00error\x00\x00\x00\x00\x00\x00\x00":                                                                                                preview.Binary,
+		"#0  f (x=1) at a.c:4\n#1  0x0000555555555156 in g () at a.c:5\n        m = {next = 0x0}\n#2  0x00005555555551c8 in main () at a.c:9\n":                               preview.Stacks,
+		"FROM debian AS base\nARG X=1\nRUN a && \\\n    b\nCOPY --link x /x\n# the end\nENTRYPOINT [\"/x\"]\n":                                                                preview.Code,
+		"* main  52ae1a9 fail\n  one   0a515fa error\n  two   e50af2d fatal\n  three 2f0719d panic\n":                                                                         preview.Listing,
+		strings.Repeat("msgid \"fail\"\nmsgstr \"Fehler\"\n\n", 4):                                                                                                            preview.Records,
+		"addr  opcode  p1\n----  ------  --\n0     Init    0\n1     Open me\n2     Halt    k (a, B)\n3     Goto    7\n4     Halt\n":                                           preview.Table,
+		"File      Type  Size\n--------------------\n/dev/sda  disk  100\n/dev/sdb  disk  200\n/dev/sdc  part  300\n/dev/sdd  part  400\n":                                    preview.Table,
+		"Package  Version\n----------------\naaa      1.2\nbbb      1.3\nccc      1.4\nddd      2.0\n":                                                                        preview.Table,
+		strings.Repeat("TLS_AES_256    TLSv1.3 Kx=any  Enc=AES(256)\n", 6):                                                                                                    preview.Table,
+		"Showing top nodes\n      flat  flat%   cum\n       12B  1.00%  30B  a.F\n        8B  0.50%  20B  a.(*T).G\n         0     0%  9B  b.H\n         0     0%  2B  b.I\n": preview.Table,
+		"┌──────┬──────┐\n│ path │ size │\n├──────┼──────┤\n│ a.go │ 12   │\n│ b.go │ 30   │\n│ c.go │ 7    │\n│ d.go │ 1    │\n└──────┴──────┘\n":                                                                                          preview.Table,
+		strings.Repeat("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    try: g(1, x)\n         ^^^^^^^\n    more\na.b.ValueError: no\n\nDuring handling of the above exception, another exception occurred:\n\n", 3): preview.Stacks,
+		strings.Repeat("[DIR] a dir\n[FILE] error\n[FILE] fatal.go\n", 8):                                                                               preview.Listing,
+		strings.Repeat("a/b.go\n3:x := f(1)\n17:\ty()\n\nc.go\n12:}\n\n", 4):                                                                            preview.Matches,
+		strings.Repeat("  File: a\n  Size: 1\nAccess: (0644)\nModify: 2026-08-28 16:20:06.0 +0000\nChange: 2026-08-28 16:20:06.0 +0000\nBirth: -\n", 8): preview.Records,
+		strings.Repeat("# About it.\n#a = 1\n\t\t# (needs a restart)\n# More of it.\nb = 2\t# (needs a restart)\n", 8):                                  preview.Config,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
 		"[1,2,":                        preview.JSON, // cut off
@@ -110,6 +117,35 @@ func TestNamesOfMembers(t *testing.T) {
 	p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
 	if !strings.Contains(p.Text, "p0 1.0.0, p1 1.0.1,") || !strings.Contains(p.Text, "\np1: {") {
 		t.Errorf("the preview is\n%s", p.Text)
+	}
+}
+
+// What few entries have is told with their names, and what a file of comments sets is shown.
+func TestShowsTheOddOnes(t *testing.T) {
+	var items, processes, settings strings.Builder
+	for i := range 40 {
+		phase, restarts := "Running", i%3
+		if i == 33 {
+			phase, restarts = "Pending", 214
+		}
+		fmt.Fprintf(&items, `{"metadata": {"name": "web-%d"}, "spec": {"text": %q}, "status": {"phase": %q, "containers": [{"restarts": %d}]}},`, i, strings.Repeat("a ", 90), phase, restarts)
+		fmt.Fprintf(&processes, "root %d %d %d sh\n", 100+i, 1+i%7, 9000-i)
+		fmt.Fprintf(&settings, "# What the setting does, in more words than it has.\n# It is off if nothing else is said here.\n#setting_%d = off\n\t\t# (it needs a restart)\n", i)
+		if i%10 == 4 {
+			fmt.Fprintf(&settings, "limit_%d = %d\t# (it needs a restart)\n", i, 7000+i)
+		}
+	}
+	for text, shows := range map[string][]string{
+		"[" + strings.TrimSuffix(items.String(), ",") + "]": {"Running ×39, Pending ×1 (web-33)", "max 214 (web-33)"},
+		"USER PID PPID SIZE  CMD\n" + processes.String():    {"PID: min 100 max 139", "SIZE: min 8961 max 9000 (PID 100 "},
+		settings.String(): {"limit_4 = 7004", "limit_14 = 7014", "limit_34 = 7034"},
+	} {
+		p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 350, quarter)
+		for _, part := range shows {
+			if !strings.Contains(p.Text, part) || strings.Contains(p.Text, "PID: min 100 max 139 sum") {
+				t.Errorf("without %q:\n%s", part, p.Text)
+			}
+		}
 	}
 }
 
@@ -308,6 +344,7 @@ func TestTextAroundTablesAndYAML(t *testing.T) {
 		"TSV":        {"id\tsize\tstate\n" + rows("%d\t%d\t%s\n"), "30 rows", preview.Table},
 		"semicolons": {"id;size;state\n" + rows("%d;%d;%s\n"), "30 rows", preview.Table},
 		"psql":       {" id | size | state\n----+------+-------\n" + rows(" %d | %d | %s\n"), "30 rows", preview.Table},
+		"box":        {" id │ size │ state\n────┼──────┼──────\n" + rows(" %d │ %d │ %s\n"), "30 rows", preview.Table},
 		"Markdown":   {"| id | size | state |\n|----|------|-------|\n" + rows("| %d | %d | %s |\n"), "30 rows", preview.Table},
 		"YAML":       {"items:\n" + rows("- id: %d\n  size: %d\n  state: %s\n"), "30 items", preview.YAML},
 		"documents":  {rows("---\nkind: K%d\nsize: %d\nstate: %s\n"), "30 documents", preview.YAML},
