@@ -239,13 +239,6 @@ func (e *entries) tellSome(f *findings, show showEntry) showEntry {
 	}
 	show(0, "", 10)
 	show(n-1, "", 8)
-	if e.shown == nil && n > 1 && bare {
-		for i, worth := range map[int]float64{0: 10, n - 1: 8} {
-			if line := e.lines[i]; len(f.lines[line]) <= wide {
-				f.line(line, "", wide, worth)
-			}
-		}
-	}
 	if e.shown != nil {
 		for i := range min(n, 8) {
 			show(i, "", 7*math.Pow(0.85, float64(i)))

@@ -185,11 +185,7 @@ func valueEnd(text string) int {
 	for ; i < len(text); i++ {
 		switch text[i] {
 		case '"':
-			for i++; i < len(text) && text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
+			i = stringEnd(text, i)
 		case '{', '[':
 			depth++
 		case '}', ']':
@@ -206,6 +202,16 @@ func valueEnd(text string) int {
 	return len(text) - len(strings.TrimLeft(rest, " \t\r\n"))
 }
 
+// stringEnd returns the index of the quote that ends the string which starts at i.
+func stringEnd(text string, i int) int {
+	for i++; i < len(text) && text[i] != '"'; i++ {
+		if text[i] == '\\' {
+			i++
+		}
+	}
+	return i
+}
+
 // mend returns a JSON text that was cut off with what its last values lack, or nil.
 func mend(text string) []byte {
 	var open, at []byte // what is open, at the end and at the last comma
@@ -213,11 +219,7 @@ func mend(text string) []byte {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {
 		case '"':
-			for i++; i < len(text) && text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
+			i = stringEnd(text, i)
 		case '{', '[':
 			open = append(open, c+2)
 		case '}', ']':

@@ -600,7 +600,11 @@ func isHeader(l string, comma rune) bool {
 	return true
 }
 
-var gap = regexp.MustCompile(`\s{2,}|\t`)
+var (
+	gap      = regexp.MustCompile(`\s{2,}|\t`)
+	titles   = regexp.MustCompile(`^(?:\s*[\pL%#_/().+:-]{1,39}(?:\s|$))+$`) // words that may stand in a header
+	lowTitle = regexp.MustCompile(`(?:^|\s)[^A-Z%#\s]`)                       // one of them does not begin as names do
+)
 
 // readColumns reads lines that have the same number of fields, without a header.
 func readColumns(f *findings, sample []string) bool {
@@ -648,7 +652,7 @@ func aligned(lines []string) (header int, split func(string) []string) {
 		}
 		names := strings.Fields(lines[at])
 		below := sample(lines[at+1:])
-		if len(names) < least || count(names, isTitle) < len(names) || !startsUpper(names) && !numeric(below, len(names)) {
+		if len(names) < least || !titles.MatchString(lines[at]) || lowTitle.MatchString(lines[at]) && !numeric(below, len(names)) {
 			continue
 		}
 		// By gaps, if names or values have spaces; else by words, the last column has the rest.
@@ -700,18 +704,6 @@ func columnsUnder(ruler string) func(l string) []string {
 		}
 		return v
 	}
-}
-
-// isTitle reports whether a word may stand in a header.
-func isTitle(w string) bool {
-	return len(w) < 40 && !isDigit(w[0]) && strings.IndexFunc(w, func(r rune) bool {
-		return !unicode.IsLetter(r) && !strings.ContainsRune("%#_-/().+:", r)
-	}) < 0 && strings.ContainsFunc(w, unicode.IsLetter)
-}
-
-// startsUpper reports whether all words begin as names of columns do.
-func startsUpper(names []string) bool {
-	return !slices.ContainsFunc(names, func(w string) bool { return w[0] != '%' && w[0] != '#' && (w[0] < 'A' || w[0] > 'Z') })
 }
 
 // numeric reports whether lines have numbers where a header with n names has columns: in most of the fields.
