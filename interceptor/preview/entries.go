@@ -306,11 +306,6 @@ func (e *entries) tellValues(f *findings, c *column, head string, leads bool, sc
 	case !repeats || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
 		return false
 	}
-	if c.name == "first word" {
-		for _, s := range top[:min(len(top), 6)] {
-			show(s.first, "", 7)
-		}
-	}
 	rare := 0
 	if n >= 20 && top[0].n*10 >= n {
 		for _, s := range slices.Backward(top) {

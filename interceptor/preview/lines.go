@@ -603,7 +603,7 @@ func isHeader(l string, comma rune) bool {
 var (
 	gap      = regexp.MustCompile(`\s{2,}|\t`)
 	titles   = regexp.MustCompile(`^(?:\s*[\pL%#_/().+:-]{1,39}(?:\s|$))+$`) // words that may stand in a header
-	lowTitle = regexp.MustCompile(`(?:^|\s)[^A-Z%#\s]`)                       // one of them does not begin as names do
+	lowTitle = regexp.MustCompile(`(?:^|\s)[^A-Z%#\s]`)                      // one of them does not begin as names do
 )
 
 // readColumns reads lines that have the same number of fields, without a header.
