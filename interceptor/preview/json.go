@@ -257,7 +257,7 @@ func (e *entries) members(name string, v []byte, depth int) {
 	case rawjson.Array:
 		for v := range rawjson.Elements(v) {
 			e.members(name+"[0]", v, depth)
-			break
+			return
 		}
 	case rawjson.String:
 		e.set(cmp.Or(name, "value"), rawjson.Unquote(v))

@@ -51,16 +51,6 @@ func readPlain(f *findings, sample []string) bool {
 				f.line(s.last, "", wide, 10)
 			}
 		}
-		var kinds tally
-		for i, l := range f.lines {
-			if t := strings.TrimSpace(l); t != "" {
-				kinds.add(pattern(t[:min(len(t), 160)]), i)
-			}
-		}
-		top := kinds.top()
-		for rank, s := range top[:min(len(top), 12)] {
-			f.line(s.first, s.note(), narrow, 6/(1+float64(rank)/4))
-		}
 	}
 	f.parts(6)
 	for i := max(0, len(f.lines)-60); i < len(f.lines); i++ {
