@@ -131,6 +131,7 @@ type decoded struct {
 	part  span // the range of the encoded text: the run, or all that text stands for
 	edits []edit
 	at    []span // by edit: the range of its replacement in text
+	whole bool   // the edits change what all of text means, not only what is near them
 }
 
 // An edit replaces a range of a text by a few bytes, or by none.
@@ -168,6 +169,9 @@ const near = 12
 
 // touched reports whether a range of d.text contains decoded text, or an edit is near it.
 func (d *decoded) touched(s span) bool {
+	if d.whole {
+		return true
+	}
 	if d.edits == nil {
 		return s.Start < d.fresh.End && s.End > d.fresh.Start
 	}
@@ -576,8 +580,11 @@ func (x *examination) escapes(text string, within span, first string, ascii bool
 	}
 	if first == spellings[0] && !ascii {
 		for i, r := range text[within.Start:within.End] {
-			if r >= utf8.RuneSelf && invisible(r) {
-				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, ""})
+			if r < utf8.RuneSelf {
+				continue
+			}
+			if with, ok := plainOf(r); ok {
+				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, with})
 				if err := x.limit.spend(work); err != nil {
 					return nil, err
 				}
@@ -723,6 +730,27 @@ func invisible(r rune) bool {
 	}
 	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x2064 ||
 		r >= 0x2066 && r <= 0x2069 || r >= 0xfe00 && r <= 0xfe0f || r >= 0xe0000 && r <= 0xe007f
+}
+
+// plainOf returns what stands for a character that shows nothing or a blank, that draws a table, or for an arrow.
+func plainOf(r rune) (string, bool) {
+	switch {
+	case invisible(r):
+		return "", true
+	case r == 0xa0, r == 0x202f, r == 0x3000:
+		return " ", true
+	case r == '\u2192':
+		return "->", true
+	case r == '\u21d2':
+		return "=>", true
+	case r < 0x2500 || r > 0x257f:
+		return "", false
+	case strings.ContainsRune("\u2500\u2501\u2504\u2505\u2508\u2509\u254c\u254d\u2550", r):
+		return "-", true
+	case strings.ContainsRune("\u2502\u2503\u2506\u2507\u250a\u250b\u254e\u254f\u2551", r):
+		return "|", true
+	}
+	return "+", true
 }
 
 // printable reports whether c is printable ASCII or white space.

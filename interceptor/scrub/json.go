@@ -381,7 +381,7 @@ func isLabel(key string) bool {
 
 func isValue(key string) bool {
 	switch key {
-	case "val", "text", "default", "content", "data":
+	case "val", "text", "default", "content", "data", "string", "S", "B": // the last two of DynamoDB
 		return true
 	}
 	return strings.HasSuffix(key, "alue")

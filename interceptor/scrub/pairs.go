@@ -26,7 +26,7 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 		}
 		r := x.s.rules.active[i]
 		next := nameEnd // the value may be the name of the next one
-		if r.Before || r.Header {
+		if r.Before || r.Header || r.SecretGroup > 0 {
 			next = matchEnd
 		}
 		matches, err := x.scratch.FindFrom(i, next)
@@ -52,8 +52,14 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 			if err != nil {
 				return nil, err
 			}
-			if r.Before && groups != nil {
-				first = append(first, cell{text[m.Start+groups[4] : m.Start+groups[5]], span{m.Start + groups[2], m.Start + groups[3]}})
+			if (r.Before || r.SecretGroup > 0) && groups != nil {
+				name, value := span{m.Start + groups[4], m.Start + groups[5]}, span{m.Start + groups[2], m.Start + groups[3]}
+				if r.SecretGroup > 0 {
+					name, value = value, name
+				}
+				if !r.Random || isRandom(text, value) {
+					first = append(first, cell{text[name.Start:name.End], value})
+				}
 				continue
 			}
 			for n := 2; n < len(groups); n += 2 {
@@ -172,14 +178,11 @@ func isRandom(text string, value span) bool {
 	v := text[value.Start:value.End]
 	if next := text[value.End:min(value.End+1, len(text))]; next != "" && !strings.Contains(" \t\r\n\"'`\\<>{}]),;|&*.:!?", next) || len(v) < 10 ||
 		!strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
-		len(v) < 40 && strings.Contains(v, ".") {
+		len(v) < 40 && strings.Contains(v, ".") || nameAnchor.MatchString(v) {
 		return false
 	}
 	if !hasWords(v) {
 		return true
-	}
-	if nameAnchor.MatchString(v) {
-		return false
 	}
 	letters, spoken := 0, 0
 	for _, w := range nameWord.FindAllString(v, -1) {
@@ -219,13 +222,17 @@ func isRow(text string, at int, value span) bool {
 		}
 	}
 	const noCell = notInNames + "\"'`\\*^"
-	return (strings.Trim(before, " ") == "" || strings.HasSuffix(before, separator)) && !strings.ContainsAny(before, noCell) &&
-		(strings.Trim(after, " \r") == "" || strings.HasPrefix(after, separator)) && !strings.ContainsAny(after, noCell)
+	begins := func(before string) bool {
+		return (strings.Trim(before, " ") == "" || strings.HasSuffix(before, separator)) && !strings.ContainsAny(before, noCell)
+	}
+	return (strings.Trim(after, " \r") == "" || strings.HasPrefix(after, separator)) && !strings.ContainsAny(after, noCell) &&
+		(begins(before) || begins(before[len(prefixOf(before)):]))
 }
 
 // appendTables appends the columns with secrets of the tables in whose headers names match.
 func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
 	tried, table, columns := -1, -1, -1 // the ends of the last line that appendTable tried, and of the last tables, or of a line that begins none
+	stripped := -1                      // the end of the last lines with a prefix
 	below := -1                         // the end of the first row of the table: the line above may be a title, and this its header
 	var runs [len(separators)]run       // by separator
 	for _, n := range names {
@@ -233,6 +240,12 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 			continue
 		}
 		header := lineAt(text, strings.LastIndexByte(text[:n.Start], '\n')+1)
+		if header.Start >= stripped {
+			var err error
+			if all, stripped, err = x.appendStripped(all, text, header); err != nil {
+				return nil, err
+			}
+		}
 		err := x.limit.spend(header.End - header.Start)
 		if err == nil && (n.Start > table || n.Start <= below) {
 			first, end := n.Start > table, 0
@@ -251,6 +264,88 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 		}
 	}
 	return all, nil
+}
+
+// linePrefix matches what stands before the lines of a text in a diff, a quotation, a log or the output
+// of grep, cat -n or docker compose.
+var linePrefix = regexp.MustCompile(`^(?:\++|-|>+|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]+(?:Z|[+-][0-9:]{4,5})?\]?[ \t]+(?:\[?[A-Z]{3,8}\]?:?[ \t]+)?|` +
+	`(?:[\w./-]{1,80}[:-])?[0-9]+[:-]|[ \t]{0,9}[0-9]+(?:\t| \| )|[\w.-]{1,40}[ \t]+\| )`)
+
+// prefixOf returns the prefix of a line, or "". Most lines have none, and that is cheap to see.
+func prefixOf(line string) string {
+	line = line[:min(len(line), 200)]
+	word := strings.TrimLeft(line, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+	rest := strings.TrimLeft(word, " \t")
+	if rest == "" || len(word) < len(line) && len(rest) < len(word) && rest[0] != '|' || len(word) == len(line) && len(rest) < len(line) && kindOf(rest[0]) != '0' {
+		return ""
+	}
+	return linePrefix.FindString(line)
+}
+
+// appendStripped appends the lines from first on that have the same prefix, without it, and returns their end.
+// One of them holds a value that looks random.
+func (x *examination) appendStripped(all []decoded, text string, first span) ([]decoded, int, error) {
+	prefix := prefixOf(text[first.Start:first.End])
+	if prefix == "" {
+		return all, first.End, nil
+	}
+	var edits []edit
+	end := first.End
+	for line := first; ; line = lineAt(text, line.End+1) {
+		n := samePrefix(prefix, text[line.Start:line.End])
+		if n < 0 {
+			break
+		}
+		edits = append(edits, edit{span{line.Start, line.Start + n}, ""})
+		if end = line.End; end == len(text) {
+			break
+		}
+	}
+	if err := x.limit.spend(end - first.Start); err != nil || len(edits) < 2 || !holdsRandom(text[:end], first.End) {
+		return all, end, err
+	}
+	d := apply(text, span{first.Start, end}, edits)
+	d.whole = true
+	return append(all, d), end, nil
+}
+
+// holdsRandom reports whether text has a value that looks random, from byte i on.
+func holdsRandom(text string, i int) bool {
+	for ; i < len(text); i++ {
+		end := i
+		for end < len(text) && (inBase64(text[end]) || text[end] == '=') {
+			end++
+		}
+		if end-i >= 10 && isRandom(text, span{i, end}) {
+			return true
+		}
+		i = end
+	}
+	return false
+}
+
+// samePrefix returns the length of the prefix of a line if it is like another one but for digits and the blanks
+// before them, or -1.
+func samePrefix(prefix, line string) int {
+	const number = " 0123456789"
+	at := 0
+	for i := 0; i < len(prefix); {
+		rest := strings.TrimLeft(prefix[i:], number)
+		run := prefix[i : len(prefix)-len(rest)]
+		if strings.Trim(run, " ") == "" {
+			rest = prefix[i+1:]
+			if at == len(line) || line[at] != prefix[i] {
+				return -1
+			}
+			at++
+		} else if n := len(line) - at - len(strings.TrimLeft(line[at:], number)); n > 0 {
+			at += n
+		} else {
+			return -1
+		}
+		i = len(prefix) - len(rest)
+	}
+	return at
 }
 
 // appendColumns appends the columns with secrets of the table with a header, if two or more blanks
@@ -548,7 +643,7 @@ func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, er
 }
 
 // secretWords has the words in the names of columns with secrets.
-var secretWords = regexset.NewLiterals([]string{"passw", "secret", "token", "key", "credential"})
+var secretWords = regexset.NewLiterals([]string{"passw", "passphrase", "pwd", "secret", "token", "key", "credential"})
 
 func isSecretName(text string, s span) bool {
 	name := text[s.Start:s.End]
