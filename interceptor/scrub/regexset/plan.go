@@ -263,14 +263,15 @@ func (g *gate) build() {
 
 // A sieve asks the gates of several lists at once.
 type sieve struct {
-	lists [][]int // first all lists, then those into which hits before some two bytes go
+	all   []int
 	gates []*gate // of all lists; nil for a list without
 	once  sync.Once
-	open  [utf8.RuneSelf][utf8.RuneSelf]uint8 // by the two bytes: the index in lists
+	some  [][]int                              // first all lists, then those into which hits before some two bytes go
+	open  *[utf8.RuneSelf][utf8.RuneSelf]uint8 // by the two bytes: the index in some
 }
 
 func newSieve(lists []int, gates []*gate) *sieve {
-	s := &sieve{lists: [][]int{lists}}
+	s := &sieve{all: lists}
 	for _, l := range lists {
 		s.gates = append(s.gates, gates[l])
 	}
@@ -280,13 +281,14 @@ func newSieve(lists []int, gates []*gate) *sieve {
 // lets returns the lists into which a hit goes before two bytes after its word.
 func (s *sieve) lets(first, second byte) []int {
 	if first|second >= utf8.RuneSelf {
-		return s.lists[0]
+		return s.all
 	}
 	s.once.Do(s.build)
-	return s.lists[s.open[first][second]]
+	return s.some[s.open[first][second]]
 }
 
 func (s *sieve) build() {
+	s.some, s.open = [][]int{s.all}, new([utf8.RuneSelf][utf8.RuneSelf]uint8)
 	var open []int
 	for first := range s.open {
 		if inWord[first] {
@@ -296,13 +298,13 @@ func (s *sieve) build() {
 			open = open[:0]
 			for i, g := range s.gates {
 				if g.lets(byte(first), byte(second)) {
-					open = append(open, s.lists[0][i])
+					open = append(open, s.all[i])
 				}
 			}
-			n := slices.IndexFunc(s.lists, func(lists []int) bool { return slices.Equal(lists, open) })
-			if n < 0 && len(s.lists) <= math.MaxUint8 {
-				n = len(s.lists)
-				s.lists = append(s.lists, slices.Clone(open))
+			n := slices.IndexFunc(s.some, func(lists []int) bool { return slices.Equal(lists, open) })
+			if n < 0 && len(s.some) <= math.MaxUint8 {
+				n = len(s.some)
+				s.some = append(s.some, slices.Clone(open))
 			}
 			s.open[first][second] = uint8(max(n, 0))
 		}
