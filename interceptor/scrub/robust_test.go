@@ -13,13 +13,13 @@ import (
 
 // TestConcurrentUse: several at once get what one alone gets.
 func TestConcurrentUse(t *testing.T) {
-	s := newScrubber(t, Options{})
+	s, alone := newScrubber(t, Options{}), newScrubber(t, Options{}) // s has made none of its tables yet
 	sam := regexsample.New(3)
 	trees := defaultTrees(s)
 	var texts, want []string
-	for range 12 {
-		text := sam.Text(trees, 2000)
-		clean, _, err := s.Text(context.Background(), text)
+	for i := range 12 {
+		text := sam.Text(trees, 2000) + []string{" api_key=é", " api_keyé"}[i%2]
+		clean, _, err := alone.Text(context.Background(), text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,6 +125,25 @@ func TestHostileTextIsLinear(t *testing.T) {
 		small, large := steps(1<<15), steps(1<<17)
 		if large > 5*small+1000 {
 			t.Errorf("%s: %d checks of the limit for 32 KB, %d for 128 KB", name, small, large)
+		}
+	}
+}
+
+// The values of names in a row hold the names behind them. Each of these is examined once, not again in the
+// value of each name before it.
+func TestNamesInValuesCostLittle(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, word := range []string{"auth", "key", "token", "secret", "pwd"} {
+		for _, sign := range []string{"=", ":", "::", ":=", "=>", "?", "??=", "||", "->", ">", "<-", "%=", "]=", "*=", ".", "/", "@", "#", "!", "~", "+", "$", "^"} {
+			for _, value := range []string{"a1", "1q", "a1b2c3d4e5", "A1b2C3d4E5f6G7h8"} {
+				unit := word + sign + value
+				x := s.begin(context.Background())
+				_, _, err := x.examine(strings.Repeat(unit, 2048/len(unit)))
+				if checks := x.limit.checks; err != nil || checks > 100 {
+					t.Fatalf("2 KB of %s: %d checks of the limit, %v", unit, checks, err)
+				}
+				x.end()
+			}
 		}
 	}
 }
