@@ -190,8 +190,8 @@ func (r *BranchRecords) recordedPush(b folding.Branch) (id, host string) {
 	return b.ID, ""
 }
 
-// hostOf returns the host in the push of a branch.
-func hostOf(push *trace.Record) string { return strings.Join(push.To, "") }
+// hostOf returns the host in the push, or in a status, of a branch.
+func hostOf(r *trace.Record) string { return strings.Join(r.To, "") }
 
 func (r *BranchRecords) branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	session := b.Session

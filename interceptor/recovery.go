@@ -54,9 +54,11 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 		}
 	}
 	for id, first := range u.open {
-		if first.Kind == trace.KindPush {
-			r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = first.ID, hostOf(first), u.conclusions[id] })
+		push := first.ID
+		if first.Kind == trace.KindStatus && len(first.CorrelationID) > 0 {
+			push = first.CorrelationID[0]
 		}
+		r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = push, hostOf(first), u.conclusions[id] })
 	}
 	if !interrupted {
 		return nil, nil

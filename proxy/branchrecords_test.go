@@ -161,6 +161,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 				dir, g = taken, openAt(t, taken)
 			}
 			stays := openBranch(t, g, "")
+			endBranch(t, g, openBranch(t, g, parent.ID))
 			snapshot(t, old, dir, image)
 			endBranch(t, g, parent) // and its child
 			added := openBranch(t, g, "")
@@ -212,6 +213,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 				}
 			}
 			pushes, pops := map[string]int{}, map[string]int{}
+			var of []string // the conclusion of the child that returned
 			for r, err := range query.Scan(t.Context(), filepath.Join(image, "trace"), query.Filter{}) {
 				if err != nil {
 					t.Fatal(err)
@@ -221,6 +223,12 @@ func TestTraceAndBooksAgree(t *testing.T) {
 					pushes[r.Context]++
 				case trace.KindPop:
 					pops[r.Context]++
+				case trace.KindConclusion:
+					if r.Context != parent.Context {
+						of = []string{r.ID}
+					} else if !r.Audit.Late && !slices.Equal(r.CorrelationID[1:], of) {
+						t.Errorf("the conclusion of the parent correlates to %v after its push, want %v", r.CorrelationID[1:], of)
+					}
 				}
 			}
 			for _, b := range []folding.Branch{parent, child, stays, added} {

@@ -78,6 +78,7 @@ type Journal struct {
 	// that Settle was not called yet; see Interrupted for from and to.
 	interrupted bool
 	from, to    time.Time
+	opened      time.Time // by this process
 
 	lastErr atomic.Pointer[error] // see Err
 

@@ -35,7 +35,8 @@ func (j *Journal) takeLock() error {
 		return fmt.Errorf("%w: %s is locked by process %s; stop it or set another state_dir",
 			ErrInUse, path, strings.TrimSpace(lines[0]))
 	}
-	j.lock, j.from = f, j.opt.Now()
+	j.opened = j.opt.Now()
+	j.lock, j.from = f, j.opened
 	if n > 0 {
 		j.interrupted = true
 		if fi, err := f.Stat(); err == nil {
@@ -80,7 +81,7 @@ func (j *Journal) Settle() {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	if j.interrupted {
-		j.interrupted, j.from, j.to = false, j.opt.Now(), time.Time{}
+		j.interrupted, j.from, j.to = false, j.opened, time.Time{}
 		j.mark()
 	}
 }
