@@ -74,8 +74,8 @@ func TestRatioOfPairs(t *testing.T) {
 		name, in string
 		most     float64
 	}{
-		{"blocks of YAML", largeTexts(1 << 20)["block"], 13},
-		{"names in a row", strings.Repeat("token1|", 1<<20/7), 58},
+		{"blocks of YAML", largeTexts(1 << 20)["block"], 18},
+		{"names in a row", strings.Repeat("token1|", 1<<20/7), 80},
 	} {
 		r := times * cputime.Ratio(5, text(c.in, 1), text(dense(1<<20), times))
 		if r > c.most {
