@@ -56,8 +56,9 @@ func TestRatioOfManySecrets(t *testing.T) {
 	t.Logf("%.1f times the time of its parts", r)
 }
 
-// TestRatioOfPairs: the pairs that a rule finds are scanned together, also those of which each value is
-// the name of the next one. One by one they take about 13 and 55 times the time of keyword-dense lines.
+// TestRatioOfPairs guards against costs that grow faster than the text. The pairs that a rule finds are
+// scanned together, also those of which each value is the name of the next one. TestWorkOfPairs counts the
+// work more exactly.
 func TestRatioOfPairs(t *testing.T) {
 	const times = 6
 	s := newScrubber(t, Options{})

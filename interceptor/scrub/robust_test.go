@@ -147,3 +147,23 @@ func TestNamesInValuesCostLittle(t *testing.T) {
 		}
 	}
 }
+
+// The pairs of a text add a bounded amount to what is examined, also if each value is the name of the next
+// one. Each check of the limit stands for 4 KB.
+func TestWorkOfPairs(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, c := range []struct {
+		name, text string
+		most       int64
+	}{
+		{"blocks of YAML", largeTexts(1 << 17)["block"], 100},
+		{"names in a row", strings.Repeat("token1|", 1<<17/7), 360},
+	} {
+		x := s.begin(context.Background())
+		_, _, err := x.examine(c.text)
+		if checks := x.limit.checks; err != nil || checks > c.most {
+			t.Errorf("128 KB of %s: %d checks of the limit, want at most %d, %v", c.name, checks, c.most, err)
+		}
+		x.end()
+	}
+}
