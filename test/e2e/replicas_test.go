@@ -399,7 +399,8 @@ func TestReplicaDownAndBack(t *testing.T) {
 	if status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" || !strings.Contains(body, "replica "+a) || !strings.Contains(body, "down") {
 		t.Errorf("a branch of a replica that is down: %d, Retry-After %q, %s", status, head.Get("Retry-After"), body)
 	}
-	if got := <-waited; !strings.HasPrefix(got, "503 ") {
+	// If the other replica had not seen yet that the connection is closed, the call may have been sent.
+	if got := <-waited; !strings.HasPrefix(got, "503 ") && !(strings.HasPrefix(got, "502 ") && strings.Contains(got, "went away before it had answered")) {
 		t.Errorf("a call for a replica that does not come back: %s", got)
 	}
 	if out, _ := f.all[1].operate("doctor"); !regexp.MustCompile(`warn +replicas +`+a+` at 127\.0\.0\.1:\d+ is down for`).MatchString(out) || !strings.Contains(out, "1 of 2 are up") {
