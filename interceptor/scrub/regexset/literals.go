@@ -2,28 +2,27 @@ package regexset
 
 import (
 	"encoding/binary"
-	"math"
-	"slices"
+	"strings"
 	"unsafe"
 )
 
-const (
-	hashBits = 15
-	// hashMul spreads the low three bytes of a word over the hash, and drops those above.
-	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
-	lower8  = 0x2020202020202020
-	low8    = 0x0707070707070707
-)
-
 // Literals is a set of literals that are searched for at once, without regard to the case of
-// ASCII letters. The search looks up each four bytes of a text: the first three by their hash, the
-// fourth in a bitmap. Few pass, and those are compared with the literals of this hash.
+// ASCII letters. Each literal has a window, three of its bytes that are rare in texts. The search
+// looks for the windows, by the low five bits of each byte, and compares the literals of those that it finds.
 type Literals struct {
-	fourth  [1 << hashBits]uint8  // by hash: a bit for the low three bits of each fourth byte
-	index   [1 << hashBits]uint16 // by hash: of its entries
-	entries [][]entry
+	// pairs has, by the low bits of two bytes, those of the bytes before them with which they are a
+	// window, and, in the high half, those of the bytes behind them.
+	pairs   [1 << (2 * codeBits)]uint64
+	first   [1 << (3 * codeBits)]uint32 // by the low bits of a window: its first entry
+	entries []entry                     // by window
 	texts   []string
 }
+
+const (
+	codeBits  = 5
+	code      = 1<<codeBits - 1
+	maxOffset = 8 // of a window in a literal
+)
 
 // An entry is a literal. Its first eight bytes are compared at once: a word of the text, with the
 // bits of fold set, which make letters lower-case, and the bits of mask kept, must be value.
@@ -31,6 +30,8 @@ type entry struct {
 	value, fold, mask uint64
 	literal           int32
 	size              int32 // of the literal
+	offset            uint8 // of the window
+	last              bool  // of its window
 }
 
 // Searchable reports whether [Literals] can have literal: two bytes or more, all ASCII.
@@ -39,19 +40,7 @@ func Searchable(literal string) bool { return len(literal) >= minLiteral && ASCI
 // NewLiterals returns a set of searchable literals in lower case.
 func NewLiterals(literals []string) *Literals {
 	m := &Literals{texts: literals}
-	add := func(e entry, three uint64) {
-		h := hash(three | lower8)
-		if m.fourth[h] == 0 {
-			m.index[h] = uint16(len(m.entries))
-			m.entries = append(m.entries, nil)
-		}
-		if of := &m.entries[m.index[h]]; !slices.Contains(*of, e) {
-			*of = append(*of, e)
-		}
-		if m.fourth[h] |= 1 << (e.value >> 24 & 7); e.size < 4 {
-			m.fourth[h] = math.MaxUint8 // any byte may follow
-		}
-	}
+	windows := map[int][]entry{}
 	for i, l := range literals {
 		e := entry{literal: int32(i), size: int32(len(l))}
 		for k := range min(len(l), 8) {
@@ -61,15 +50,44 @@ func NewLiterals(literals []string) *Literals {
 				e.fold |= 0x20 << (8 * k)
 			}
 		}
-		if len(l) >= 3 {
-			add(e, e.value)
+		if len(l) < 3 {
+			for c := range 1 << codeBits { // any byte may follow
+				w := windowAt(l+string(rune(c)), 0)
+				windows[w] = append(windows[w], e)
+			}
 			continue
 		}
-		for c := range 256 { // any byte may follow
-			add(e, e.value|uint64(c)<<16)
+		for k := range min(len(l)-2, maxOffset+1) {
+			if often(l[k:k+3]) < often(l[e.offset:e.offset+3]) {
+				e.offset = uint8(k)
+			}
 		}
+		w := windowAt(l, int(e.offset))
+		windows[w] = append(windows[w], e)
+	}
+	for w, some := range windows {
+		before, first, second, after := w&code, w>>codeBits, w&(code|code<<codeBits), w>>(2*codeBits)
+		m.pairs[first] |= 1 << before
+		m.pairs[second] |= 1 << (after + 1<<codeBits)
+		m.first[w] = uint32(len(m.entries))
+		m.entries = append(m.entries, some...)
+		m.entries[len(m.entries)-1].last = true
 	}
 	return m
+}
+
+// windowAt returns the low bits of the three bytes of s from byte i on.
+func windowAt(s string, i int) int {
+	return int(s[i]&code) | int(s[i+1]&code)<<codeBits | int(s[i+2]&code)<<(2*codeBits)
+}
+
+// often says roughly how often the bytes of s are in texts.
+func often(s string) (n int) {
+	const letters = "kvbywgfpmucdlhrsnioate " // the rest is rare
+	for i := range len(s) {
+		n += 6 + strings.IndexByte(letters, s[i])
+	}
+	return n
 }
 
 // Contains reports whether text contains one of the literals.
@@ -106,56 +124,73 @@ const blockSize = 1 << 16
 // block appends the literals that begin in the next block of text, from byte i on, and returns its end.
 func (m *Literals) block(text string, i int, found []literalHit) (int, []literalHit) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	end := min(i+blockSize, len(b))
-	part := b[:min(end+7, len(b))]
+	begin, end := i, min(i+blockSize, len(b))
+	windows := b[:min(end+maxOffset, len(b))]
 	for {
-		if i = m.next(part, i); i >= end {
+		if i = m.next(windows, i); i >= len(windows) {
 			return end, found
 		}
 		w := word(b, i)
-		entries := m.entries[m.index[hash(w|lower8)]]
-		for k := range entries {
-			x := &entries[k]
-			if (w|x.fold)&x.mask == x.value && i+int(x.size) <= len(b) && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
-				found = append(found, literalHit{x.literal, int32(i)})
+		for n := int(m.first[w&code|w>>3&(code<<codeBits)|w>>6&(code<<(2*codeBits))]); n < len(m.entries); n++ {
+			x := &m.entries[n]
+			if at := i - int(x.offset); at >= begin && (word(b, at)|x.fold)&x.mask == x.value && at < end && at+int(x.size) <= len(b) &&
+				(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
+				found = appendInOrder(found, literalHit{x.literal, int32(at)})
+			}
+			if x.last {
+				break
 			}
 		}
 		i++
 	}
 }
 
-// next returns the first place from byte i on where a literal may begin, or len(b).
+// appendInOrder appends a hit before those that begin behind it. They are found later if their windows are.
+func appendInOrder(found []literalHit, f literalHit) []literalHit {
+	found = append(found, f)
+	for n := len(found) - 1; n > 0 && found[n-1].at > f.at; n-- {
+		found[n-1], found[n] = found[n], found[n-1]
+	}
+	return found
+}
+
+// next returns the first place from byte i on where a window may be, or len(b).
 func (m *Literals) next(b []byte, i int) int {
 	rest := b[i:]
 	for len(rest) >= 8 {
-		w := binary.LittleEndian.Uint64(rest) | lower8
-		low := w & low8
-		if m.mayBegin(w, low>>24) {
+		w := binary.LittleEndian.Uint64(rest) & 0x1f1f1f1f1f1f1f1f
+		two := w>>8&0x001f001f001f001f | w>>11&0x03e003e003e003e0 // bytes 1 and 2, 3 and 4, 5 and 6
+		behind := w | 1<<codeBits*0x0101010101010101
+		pairs := m.pairs[two&1023]
+		if pairs>>(w&63)&1 != 0 {
 			return len(b) - len(rest)
 		}
-		if m.mayBegin(w>>8, low>>32) {
+		if pairs>>(behind>>24&63)&1 != 0 {
 			return len(b) - len(rest) + 1
 		}
-		if m.mayBegin(w>>16, low>>40) {
+		pairs = m.pairs[two>>16&1023]
+		if pairs>>(w>>16&63)&1 != 0 {
 			return len(b) - len(rest) + 2
 		}
-		if m.mayBegin(w>>24, low>>48) {
+		if pairs>>(behind>>40&63)&1 != 0 {
 			return len(b) - len(rest) + 3
 		}
-		rest = rest[4:]
+		pairs = m.pairs[two>>32&1023]
+		if pairs>>(w>>32&63)&1 != 0 {
+			return len(b) - len(rest) + 4
+		}
+		if pairs>>(behind>>56)&1 != 0 {
+			return len(b) - len(rest) + 5
+		}
+		rest = rest[6:]
 	}
 	for i = len(b) - len(rest); i < len(b); i++ {
-		if w := word(b, i) | lower8; m.mayBegin(w, w>>24&7) {
+		w := word(b, i) & 0x1f1f1f
+		if m.pairs[w>>8&code|w>>11&(code<<codeBits)]>>(w&63)&1 != 0 {
 			break
 		}
 	}
 	return i
-}
-
-// mayBegin reports whether a literal may begin with the low three bytes of w and then a byte with the low
-// three bits of fourth, of which the next two are 0.
-func (m *Literals) mayBegin(w, fourth uint64) bool {
-	return uint32(m.fourth[hash(w)])>>(fourth&31)&1 != 0
 }
 
 // word returns the eight bytes of b from i on, or zeros after its end.
@@ -183,7 +218,3 @@ func equalFold(b []byte, lower string) bool {
 	}
 	return true
 }
-
-// hash hashes the low three bytes of w, with the bits of lower8. So letters of either case have the same
-// hash, and some other bytes; the literals are compared in the end.
-func hash(w uint64) uint32 { return uint32(w) * hashMul >> (32 - hashBits) }

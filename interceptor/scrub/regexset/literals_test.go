@@ -10,24 +10,30 @@ import (
 )
 
 // TestLiterals compares the places of literals with those that a naive search
-// finds, in short texts over a small alphabet.
+// finds, in texts over a small alphabet.
 func TestLiterals(t *testing.T) {
-	literals := []string{"ab", "abc", "bca", "a-", "-a@", "cabab", "aaaaaaaa", "@`["}
+	literals := []string{"ab", "abc", "bca", "a-", "-a@", "cabab", "aaaaaaaa", "@`[", "aaaaaaaaaaab", "cabcabc"}
 	m := NewLiterals(literals)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	const alphabet = "abcABC-@`[\x00\r"
-	for range 6000 {
+	for round := range 6000 {
 		b := make([]byte, rnd.IntN(40))
 		for i := range b {
 			b[i] = alphabet[rnd.IntN(len(alphabet))]
 		}
 		text := string(b)
+		if round%100 == 0 { // over the end of a block
+			text = strings.Repeat("\x00", blockSize-rnd.IntN(40)) + text
+		}
 		got := make([][]int, len(literals))
 		var found []literalHit
 		for at := 0; at < len(text); {
 			at, found = m.block(text, at, found)
 		}
-		for _, f := range found {
+		for i, f := range found {
+			if i > 0 && f.at < found[i-1].at {
+				t.Fatalf("place %d in %q comes after %d", f.at, text, found[i-1].at)
+			}
 			got[f.literal] = append(got[f.literal], int(f.at))
 		}
 		want := make([][]int, len(literals))
