@@ -274,9 +274,15 @@ var linePrefix = regexp.MustCompile(`^(?:\++|-|>+|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[
 // prefixOf returns the prefix of a line, or "". Most lines have none, and that is cheap to see.
 func prefixOf(line string) string {
 	line = line[:min(len(line), 200)]
-	word := strings.TrimLeft(line, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-	rest := strings.TrimLeft(word, " \t")
-	if rest == "" || len(word) < len(line) && len(rest) < len(word) && rest[0] != '|' || len(word) == len(line) && len(rest) < len(line) && kindOf(rest[0]) != '0' {
+	letters := 0
+	for letters < len(line) && (line[letters]|0x20 >= 'a' && line[letters]|0x20 <= 'z' || line[letters] == '_') {
+		letters++
+	}
+	rest := letters
+	for rest < len(line) && (line[rest] == ' ' || line[rest] == '\t') {
+		rest++
+	}
+	if rest == len(line) || letters > 0 && rest > letters && line[rest] != '|' || letters == 0 && rest > 0 && kindOf(line[rest]) != '0' {
 		return ""
 	}
 	return linePrefix.FindString(line)
@@ -471,19 +477,19 @@ func (x *examination) appendTable(all []decoded, text string, header span, runs 
 // namesSecret reports whether the name of a secret may be a cell of a line, whatever separates its cells: a
 // part between separators has such a word and only bytes of names. Most code ends here.
 func namesSecret(line string) bool {
-	from, isName := 0, true
-	for i := range len(line) {
-		switch inHeader[line[i]] {
-		case otherByte:
-			isName = false
-		case separatorByte:
-			if isName && secretWords.Contains(line[from:i]) {
-				return true
-			}
-			from, isName = i+1, true
+	for i := 0; i < len(line); i++ {
+		from := i
+		for i < len(line) && inHeader[line[i]] == nameByte {
+			i++
+		}
+		if (i == len(line) || inHeader[line[i]] == separatorByte) && secretWords.Contains(line[from:i]) {
+			return true
+		}
+		for i < len(line) && inHeader[line[i]] != separatorByte {
+			i++
 		}
 	}
-	return isName && secretWords.Contains(line[from:])
+	return false
 }
 
 const (

@@ -66,8 +66,11 @@ func packingOf(begin string) (mark string, open func(*examination, []byte) io.Re
 	case begin[0]|begin[2] == 0 && texty[begin[1]] && texty[begin[3]]:
 		mark = bigMark
 	}
+	if mark != "" {
+		begin = mark // of the text with it
+	}
 	for i := range packings {
-		if strings.HasPrefix(mark+begin, packings[i].magic) {
+		if strings.HasPrefix(begin, packings[i].magic) {
 			return mark, packings[i].open
 		}
 	}

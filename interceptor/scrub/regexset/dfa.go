@@ -117,6 +117,23 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 	return end, nil
 }
 
+// failsSoon reports whether a run from byte i fails within a few bytes of ASCII. Most do, and this is
+// cheaper to know than the end of a match.
+func (d *dfa) failsSoon(text string, i int) bool {
+	p, trans, state, fails := d.p, d.trans, d.start(text, i), d.pack(d.dead(), false)
+	for _, c := range []byte(text[i:min(i+stride, len(text))]) {
+		if c >= utf8.RuneSelf {
+			break
+		}
+		t := trans[int(state)+int(p.ascii[c])]
+		if t <= 0 {
+			return t == fails
+		}
+		state = t
+	}
+	return false
+}
+
 // start returns the state in which a run from byte from begins.
 func (d *dfa) start(text string, from int) int32 {
 	kind := uint8(0)

@@ -315,9 +315,8 @@ func (s *sieve) build() {
 type cursor struct {
 	plan  *plan
 	dfa   *dfa
-	hits  []int32 // of the required literals, ascending
+	hits  []int32 // of the required literals, ascending: those that are left
 	base  int     // of the text in the text that hits are of
-	hit   int     // index of the next hit
 	next  int     // no start before it is left to try
 	tries int
 
@@ -352,6 +351,9 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 				continue
 			}
 		}
+		if c.dfa.failsSoon(text, s) {
+			continue
+		}
 		end, err := c.dfa.end(text, s, limit, true)
 		if err != nil {
 			return err
@@ -362,31 +364,31 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 
 // start returns the first possible start at or after s, or -1, and moves on behind it.
 func (c *cursor) start(text string, s int, limit Limit) (int, error) {
+	r := c.plan.required
 	for ; ; s++ {
 		if c.tries++; c.tries%(stride*patience) == 0 {
 			if err := limit.Check(); err != nil {
 				return -1, err
 			}
 		}
-		if r := c.plan.required; r == nil {
+		if r == nil {
 			for s < len(text) && !c.plan.first.has[text[s]] {
 				s++
 			}
 		} else {
-			for ; c.hit < len(c.hits); c.hit++ {
-				at := int(c.hits[c.hit]) - c.base
-				if s = max(s, at-r.hi); s <= at-r.lo {
-					break
-				}
+			hits := c.hits
+			for len(hits) > 0 && int(hits[0])-c.base-r.lo < s {
+				hits = hits[1:]
 			}
-			if c.hit == len(c.hits) {
+			if c.hits = hits; len(hits) == 0 {
 				return -1, nil
 			}
+			s = max(s, int(hits[0])-c.base-r.hi)
 		}
 		if s+c.plan.tail.minLen > len(text) {
 			return -1, nil
 		}
-		if (text[s] < utf8.RuneSelf || !inside(text, s)) && (c.rest == nil || c.ahead(text, s)) {
+		if (c.rest == nil || c.ahead(text, s)) && (text[s] < utf8.RuneSelf || !inside(text, s)) {
 			c.next = s + 1
 			return s, nil
 		}
@@ -412,14 +414,16 @@ func (c *cursor) ahead(text string, s int) bool {
 
 // passes reports whether the rest of the lookahead matches at c.at.
 func (c *cursor) passes(text string, limit Limit) (bool, error) {
-	if c.at != c.pivot {
-		end, err := c.rest.end(text, c.at, limit, true)
-		if err != nil {
-			return false, err
-		}
-		c.pivot, c.open = c.at, end >= 0
+	if c.at == c.pivot {
+		return c.open, nil
 	}
-	return c.open, nil
+	c.pivot, c.open = c.at, false
+	if c.rest.failsSoon(text, c.at) {
+		return false, nil
+	}
+	end, err := c.rest.end(text, c.at, limit, true)
+	c.open = end >= 0
+	return c.open, err
 }
 
 // inside reports whether byte i is in the middle of a rune, where no match starts.

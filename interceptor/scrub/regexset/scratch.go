@@ -76,48 +76,13 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	if !c.ascii && folds(text) {
 		search, places = fold(text)
 	}
-	folded := places != nil
-	word := 0 // the end of the word in which the last literal begins
-	err := s.literals.scan(search, limit, &c.found, func(f literalHit) {
-		if folded {
-			f.at = places[f.at]
-		}
-		u := &s.uses[f.literal]
-		if !u.inWords && withinWord(text, int(f.at)) {
-			return
-		}
-		if c.seen[f.literal] != c.scans {
-			c.seen[f.literal] = c.scans
-			for _, i := range u.patterns {
-				c.enable(i)
-			}
-		}
-		if u.sieve == nil {
-			return
-		}
-		from := int(f.at)
-		if !folded {
-			from += u.word
-		}
-		word = wordEnd(text, max(word, from))
-		first, second := byte(utf8.RuneSelf), byte(0)
-		if word+1 < len(text) {
-			first, second = text[word], text[word+1]
-		}
-		for _, l := range u.sieve.lets(first, second) {
-			if len(c.hits[l]) == 0 {
-				c.touched = append(c.touched, l)
-			}
-			c.hits[l] = append(c.hits[l], f.at)
-		}
-	})
-	if err != nil {
+	if err := c.scanLiterals(search, places); err != nil {
 		return err
 	}
 	for _, i := range s.unfiltered {
 		c.enable(i)
 	}
-	if folded || s.inexact {
+	if places != nil || s.inexact {
 		lower := strings.ToLower(text)
 		c.candidates = slices.DeleteFunc(c.candidates, func(i int) bool {
 			c.enabled[i] = s.patterns[i].hasKeyword(lower)
@@ -125,6 +90,50 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 		})
 	}
 	slices.Sort(c.candidates)
+	return nil
+}
+
+// scanLiterals notes the patterns that literals of search enable, and the hits that gates let pass. places
+// are the places in c.text of the bytes of search, nil if both are the same.
+func (c *Scratch) scanLiterals(search string, places []int32) error {
+	s, text := c.set, c.text
+	word := 0 // the end of the word in which the last literal begins
+	for end := 0; end < len(search); {
+		if err := c.limit.Check(); end > 0 && err != nil {
+			return err
+		}
+		end, c.found = s.literals.block(search, end, c.found[:0])
+		for _, f := range c.found {
+			u := &s.uses[f.literal]
+			at, from := int(f.at), int(f.at)+u.word
+			if places != nil {
+				at, from = int(places[f.at]), int(places[f.at])
+			}
+			if !u.inWords && withinWord(text, at) {
+				continue
+			}
+			if c.seen[f.literal] != c.scans {
+				c.seen[f.literal] = c.scans
+				for _, i := range u.patterns {
+					c.enable(i)
+				}
+			}
+			if u.sieve == nil {
+				continue
+			}
+			word = wordEnd(text, max(word, from))
+			first, second := byte(utf8.RuneSelf), byte(0)
+			if word+1 < len(text) {
+				first, second = text[word], text[word+1]
+			}
+			for _, l := range u.sieve.lets(first, second) {
+				if len(c.hits[l]) == 0 {
+					c.touched = append(c.touched, l)
+				}
+				c.hits[l] = append(c.hits[l], int32(at))
+			}
+		}
+	}
 	return nil
 }
 
