@@ -102,22 +102,6 @@ func (m *Literals) Contains(text string) bool {
 
 type literalHit struct{ literal, at int32 }
 
-// scan calls hit for each literal in text, in the order of their places. buf is its memory.
-func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(literalHit)) error {
-	for at := 0; at < len(text); {
-		if at > 0 {
-			if err := limit.Check(); err != nil {
-				return err
-			}
-		}
-		at, *buf = m.block(text, at, (*buf)[:0])
-		for _, f := range *buf {
-			hit(f)
-		}
-	}
-	return nil
-}
-
 // blockSize is the number of bytes between checks of the time.
 const blockSize = 1 << 16
 
@@ -195,8 +179,8 @@ func (m *Literals) next(b []byte, i int) int {
 
 // word returns the eight bytes of b from i on, or zeros after its end.
 func word(b []byte, i int) uint64 {
-	if i+8 <= len(b) {
-		return binary.LittleEndian.Uint64(b[i:])
+	if rest := b[i:]; len(rest) >= 8 {
+		return binary.LittleEndian.Uint64(rest)
 	}
 	var w uint64
 	for k := len(b) - 1; k >= i; k-- {

@@ -99,8 +99,10 @@ func (c *Scratch) scanLiterals(search string, places []int32) error {
 	s, text := c.set, c.text
 	word := 0 // the end of the word in which the last literal begins
 	for end := 0; end < len(search); {
-		if err := c.limit.Check(); end > 0 && err != nil {
-			return err
+		if end > 0 {
+			if err := c.limit.Check(); err != nil {
+				return err
+			}
 		}
 		end, c.found = s.literals.block(search, end, c.found[:0])
 		for _, f := range c.found {
@@ -174,11 +176,20 @@ func (c *Scratch) ASCII() bool { return c.ascii }
 // case of ASCII letters. It leaves out places within a word if no match can begin there. It does not
 // scan the text, and finds no literals with U+0130, U+017F or U+212A in place of ASCII letters.
 func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error {
-	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) {
-		if c.set.uses[f.literal].inWords || !withinWord(text, int(f.at)) {
-			hit(int(f.at))
+	for end := 0; end < len(text); {
+		if end > 0 {
+			if err := limit.Check(); err != nil {
+				return err
+			}
 		}
-	})
+		end, c.found = c.set.literals.block(text, end, c.found[:0])
+		for _, f := range c.found {
+			if c.set.uses[f.literal].inWords || !withinWord(text, int(f.at)) {
+				hit(int(f.at))
+			}
+		}
+	}
+	return nil
 }
 
 // withinWord reports whether there is no boundary of a word at byte i.
