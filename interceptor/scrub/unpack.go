@@ -35,8 +35,7 @@ const littleMark, bigMark = "\xff\xfe", "\xfe\xff"
 // appendUnpacked appends the text that is packed in a run of base64 or hexadecimal, up to the bounds.
 func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]decoded, error) {
 	for _, bits := range []int{6, 4} {
-		var buf [4]byte
-		mark, open := packingOf(string(appendBytes(buf[:0], text, run, bits, len(buf))))
+		mark, open := packingOf(firstBytes(text[run.Start:run.End], bits))
 		if open == nil || x.unpacked >= maxUnpacked {
 			continue
 		}
@@ -54,6 +53,23 @@ func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]de
 		}
 	}
 	return all, nil
+}
+
+// firstBytes returns the first four bytes that digits, each of so many bits, encode, or "" if one is no digit.
+func firstBytes(digits string, bits int) string {
+	value, valueOf := uint64(0), &base64Digit
+	if bits == 4 {
+		valueOf = &hexDigit
+	}
+	n := (32 + bits - 1) / bits
+	for _, c := range []byte(digits[:min(n, len(digits))]) {
+		if valueOf[c] == noDigit {
+			return ""
+		}
+		value = value<<bits | uint64(valueOf[c])
+	}
+	value >>= n*bits - 32
+	return string([]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)})
 }
 
 // packingOf returns how bytes that begin so are unpacked, or nil if they are not packed, and the

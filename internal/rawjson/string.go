@@ -91,33 +91,26 @@ func Unescape(s []byte) (r rune, n int) {
 	if len(s) < 2 || s[0] != '\\' {
 		return 0, 0
 	}
-	switch s[1] {
-	case '"', '\\', '/':
-		return rune(s[1]), 2
-	case 'b':
-		return '\b', 2
-	case 'f':
-		return '\f', 2
-	case 'n':
-		return '\n', 2
-	case 'r':
-		return '\r', 2
-	case 't':
-		return '\t', 2
-	case 'u':
-		if r = hex4(s); r < 0 {
-			return 0, 0
-		}
-		if !utf16.IsSurrogate(r) {
-			return r, 6
-		}
-		if whole := utf16.DecodeRune(r, hex4(s[6:])); whole != utf8.RuneError {
-			return whole, 12
-		}
-		return utf8.RuneError, 6
+	if c := escapes[s[1]]; c != 0 {
+		return rune(c), 2
 	}
-	return 0, 0
+	if s[1] != 'u' {
+		return 0, 0
+	}
+	if r = hex4(s); r < 0 {
+		return 0, 0
+	}
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	if whole := utf16.DecodeRune(r, hex4(s[6:])); whole != utf8.RuneError {
+		return whole, 12
+	}
+	return utf8.RuneError, 6
 }
+
+// escapes has the characters of the escape sequences of two bytes, by the second one.
+var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hex4 returns the code of the escape \uXXXX at the start of s, or -1.
 func hex4(s []byte) rune {
