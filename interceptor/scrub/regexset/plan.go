@@ -340,6 +340,9 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 			return nil
 		}
 		c.found = false
+		if err := c.skipHits(text, max(p, c.next), limit); err != nil {
+			return err
+		}
 		s, err := c.start(text, max(p, c.next), limit)
 		if s < 0 || err != nil {
 			return err
@@ -360,6 +363,42 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 		}
 		c.found, c.tail, c.match.End = end >= 0, s, end
 	}
+}
+
+// skipHits drops the hits before s, and those after it from which no match starts, as far as that is cheap
+// to know. Most hits end here.
+func (c *cursor) skipHits(text string, s int, limit Limit) error {
+	l, r := c.plan.lookahead, c.plan.required
+	if c.rest == nil || r == nil || r.hi > 0 {
+		return nil
+	}
+	hits, at, failed := c.hits, c.at, -1
+	for ; len(hits) > 0; hits = hits[1:] {
+		hit := int(hits[0]) - c.base
+		if hit < s {
+			continue
+		}
+		if c.tries++; c.tries%(stride*patience) == 0 {
+			if err := limit.Check(); err != nil {
+				return err
+			}
+		}
+		i, end := max(hit+l.least, at), len(text)
+		if c.most < end-hit {
+			end = hit + c.most + 1
+		}
+		for i < end && l.skip.has[text[i]] {
+			i++
+		}
+		if at = i; at < end && at != failed && l.pivot.has[text[at]] {
+			if !c.rest.failsSoon(text, at) {
+				break
+			}
+			failed = at
+		}
+	}
+	c.hits, c.at = hits, at
+	return nil
 }
 
 // start returns the first possible start at or after s, or -1, and moves on behind it.
