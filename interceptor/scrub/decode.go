@@ -85,7 +85,7 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 			}
 			for _, m := range append(appendMarks(nil, d.text, hits), deeper...) {
 				if d.touched(m.span) {
-					marks = append(marks, mark{d.origin(m.span), m.rule})
+					marks = append(marks, mark{valueIn(text, d.origin(m.span)), m.rule})
 				}
 			}
 		}

@@ -133,7 +133,7 @@ func (q *required) holds(a, b location) bool {
 
 // findRule appends the hits of r in the scanned text.
 func (x *examination) findRule(hits []hit, r *rule) ([]hit, error) {
-	matches, err := x.scratch.FindAll(r.index)
+	matches, err := x.matches(r)
 	if err != nil {
 		return nil, err
 	}
@@ -170,6 +170,9 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	var err error
 	if h.secret, err = x.secretOf(r, h.match); err != nil {
 		return h, false, err
+	}
+	if r.own && !r.certain && !x.scratch.ASCII() && h.secret.End == h.match.End {
+		h.secret = valueIn(x.text, h.secret)
 	}
 	if r.Before {
 		if h.secret = linesBefore(x.text, h.match.Start); h.secret.End == 0 {

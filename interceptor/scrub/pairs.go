@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
@@ -57,7 +58,7 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 				if r.SecretGroup > 0 {
 					name, value = value, name
 				}
-				if !r.Random || isRandom(text, value) {
+				if value = valueIn(text, value); !r.Random || isRandom(text, value) {
 					first = append(first, cell{text[name.Start:name.End], value})
 				}
 				continue
@@ -66,7 +67,8 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 				if groups[n] < 0 {
 					continue
 				}
-				value := span{m.Start + groups[n], m.Start + groups[n+1]}
+				match := span{m.Start + groups[n], m.Start + groups[n+1]}
+				value := valueIn(text, match)
 				if r.Random {
 					if value.End = value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?")); !isRandom(text, value) {
 						continue
@@ -78,7 +80,7 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 						continue
 					}
 				}
-				if !r.Row || isRow(text, m.Start, value) {
+				if !r.Row || isRow(text, m.Start, match) {
 					if m.Start < lines.part.End {
 						overlapping.pair(m.Start, value)
 					} else {
@@ -176,7 +178,8 @@ func nameEnd(text string, in regexset.Span) int {
 // call or member in code, version, host or URL, and no row of digits.
 func isRandom(text string, value span) bool {
 	v := text[value.Start:value.End]
-	if next := text[value.End:min(value.End+1, len(text))]; next != "" && !strings.Contains(" \t\r\n\"'`\\<>{}]),;|&*.:!?", next) || len(v) < 10 ||
+	next, _ := utf8.DecodeRuneInString(text[value.End:])
+	if value.End < len(text) && plausible(next) && !strings.ContainsRune(" \t\r\n\"'`\\<>{}]),;|&*.:!?", next) || len(v) < 10 ||
 		!strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
 		len(v) < 40 && strings.Contains(v, ".") || nameAnchor.MatchString(v) {
 		return false
@@ -617,10 +620,12 @@ type cell struct {
 
 // fromCells rewrites cells, in their order in text, to lines with names and values.
 func fromCells(text string, cells []cell) decoded {
-	part := span{cells[0].value.Start, cells[0].value.Start}
+	start := valueIn(text, cells[0].value).Start
+	part := span{start, start}
 	edits := make([]edit, 0, len(cells)+1)
 	before := ""
 	for i, c := range cells {
+		c.value = valueIn(text, c.value)
 		if i == 0 || c.name != cells[i-1].name {
 			before = "\"\n\"" + c.name + `": "`
 		}

@@ -5,6 +5,10 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
 // A mark is a range of a text to be replaced, and the rule that found it.
@@ -38,6 +42,90 @@ func (h *hit) parts(text string) []span {
 		return withoutIDs(text, h.secret)
 	}
 	return withoutIDs(text, h.match)
+}
+
+// valueIn returns s without what can't be in a secret: what stands before and behind its first run of runes that
+// can. In quotation marks, or between tags, all of s is the value.
+func valueIn(text string, s span) span {
+	v := span{-1, s.End}
+	for i, r := range text[s.Start:s.End] {
+		if i += s.Start; plausible(r) && v.Start < 0 {
+			v.Start = i
+		} else if !plausible(r) && v.Start >= 0 {
+			v.End = i
+			break
+		}
+	}
+	if v.Start < 0 || v == s || enclosed(text, s) {
+		return s
+	}
+	return v
+}
+
+// enclosed reports whether s stands in quotation marks, or between tags.
+func enclosed(text string, s span) bool {
+	if s.Start == 0 || s.End == len(text) {
+		return false
+	}
+	before, after := text[s.Start-1], text[s.End]
+	return before == after && strings.IndexByte("\"'`", before) >= 0 || before == '>' && after == '<'
+}
+
+// plausible reports whether a secret may contain r: ASCII, the letters, marks and numbers of all scripts, invisible
+// characters, which are no part of it, the signs on keyboards, and what stands for a byte that was lost.
+func plausible(r rune) bool {
+	if r < utf8.RuneSelf {
+		return true
+	}
+	return !unicode.IsPunct(r) && !unicode.IsSymbol(r) && !unicode.IsSpace(r) || r == utf8.RuneError || strings.ContainsRune("\u00a3\u00a4\u00a5\u00a6\u00a7\u00a8\u00ac\u00b0\u00b4\u20ac", r)
+}
+
+// matches returns the matches of r in the scanned text. Those of foldgate's rules end at a sign that no secret has,
+// if they are matches without it, too, and the next one may begin behind it.
+func (x *examination) matches(r *rule) ([]regexset.Span, error) {
+	if !r.own || r.certain || x.scratch.ASCII() {
+		return x.scratch.FindAll(r.index)
+	}
+	var ends []int
+	var failed error
+	matches, err := x.scratch.FindFrom(r.index, func(text string, m regexset.Span) int {
+		end, err := x.endOf(r, m)
+		if err != nil {
+			end, failed = m.End, err
+		}
+		ends = append(ends, end)
+		return end
+	})
+	if err == nil {
+		err = failed
+	}
+	for i, end := range ends {
+		matches[i].End = end
+	}
+	return matches, err
+}
+
+// endOf returns the end of the match of r at m, or the sign in it before which it may end.
+func (x *examination) endOf(r *rule, m regexset.Span) (int, error) {
+	const most = 4 // signs before a value
+	tried := 0
+	for i, c := range x.text[m.Start:m.End] {
+		if plausible(c) {
+			continue
+		}
+		if tried++; tried > most {
+			break
+		}
+		short := regexset.Span{Start: m.Start, End: m.Start + i}
+		secret, err := x.secretOf(r, span(short))
+		if err != nil {
+			return 0, err
+		}
+		if secret != span(short) && secret.Start < secret.End && !enclosed(x.text, span{secret.Start, m.End}) {
+			return short.End, nil
+		}
+	}
+	return m.End, nil
 }
 
 // linesBefore returns the lines of base64 that end at byte end, or an empty span if they are few, or
