@@ -80,6 +80,9 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 						continue
 					}
 				}
+				if isPublic(text[value.Start:value.End]) {
+					continue
+				}
 				if !r.Row || isRow(text, m.Start, match) {
 					if m.Start < lines.part.End {
 						overlapping.pair(m.Start, value)
@@ -203,6 +206,13 @@ var (
 	consonants = regexp.MustCompile(`(?i)[b-df-hj-np-tv-xz]{4}`)
 )
 
+// A public value is a version, a date or a URL without a password.
+var publicValue = regexp.MustCompile(`^(?:v?[0-9]+(?:\.[0-9]+)+(?:[+-][\w.+-]*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T_][0-9:.,]+(?:Z|[+-][0-9:]+)?)?|https?://[^@]*)$`)
+
+func isPublic(value string) bool {
+	return value != "" && strings.IndexByte("0123456789vh", value[0]) >= 0 && publicValue.MatchString(value)
+}
+
 // isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
 // without a header. Of a long line it looks at the part around them.
 func isRow(text string, at int, value span) bool {
@@ -215,6 +225,9 @@ func isRow(text string, at int, value span) bool {
 	}
 	if strings.IndexByte(text[at:value.Start], '\t') >= 0 {
 		separator = "\t"
+	}
+	if isScrambled(text[at:nameEnd(text, regexset.Span{Start: at, End: value.Start})]) {
+		return false
 	}
 	if rest := text[at+1 : value.Start]; separator != "|" && (text[at] == '-' || !strings.ContainsAny(rest, "_.ABCDEFGHIJKLMNOPQRSTUVWXYZ")) {
 		return false // a word, an option or a package and what it is
@@ -272,7 +285,7 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 // linePrefix matches what stands before the lines of a text in a diff, a quotation, a log or the output
 // of grep, cat -n or docker compose.
 var linePrefix = regexp.MustCompile(`^(?:\++|-|>+|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]+(?:Z|[+-][0-9:]{4,5})?\]?[ \t]+(?:\[?[A-Z]{3,8}\]?:?[ \t]+)?|` +
-	`(?:[\w./-]{1,80}[:-])?[0-9]+[:-]|[ \t]{0,9}[0-9]+(?:\t| \| )|[\w.-]{1,40}[ \t]+\| )`)
+	`(?:[\w./-]{1,80}[:-])?[0-9]+[:-]|[ \t]{0,9}[0-9]+(?:\t| \| |\x{2192}|->)|[\w.-]{1,40}[ \t]+\| )`)
 
 // prefixOf returns the prefix of a line, or "". Most lines have none, and that is cheap to see.
 func prefixOf(line string) string {
@@ -355,6 +368,14 @@ func samePrefix(prefix, line string) int {
 		i = len(prefix) - len(rest)
 	}
 	return at
+}
+
+// withoutPrefix returns the first cell of a line without the prefix that the line has in common with its header.
+func withoutPrefix(text string, line span, prefix string, c span) span {
+	if n := samePrefix(prefix, text[line.Start:line.End]); n > 0 {
+		c.Start = max(c.Start, min(line.Start+n, c.End))
+	}
+	return c
 }
 
 // appendColumns appends the columns with secrets of the table with a header, if two or more blanks
@@ -551,6 +572,10 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 		return all, header.End, nil
 	}
 	found := x.cells[:0]
+	prefix := ""
+	if isSecretName(text, names[0]) {
+		prefix = prefixOf(line)
+	}
 	rows := 0
 	repeated := slices.Grow(x.repeated[:0], len(names))[:len(names)] // by cell: rows with the same one as the first line
 	clear(repeated)
@@ -585,6 +610,9 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 				repeated[i]++
 			}
 			if isSecretName(text, names[i]) {
+				if i == 0 && prefix != "" {
+					c = withoutPrefix(text, line, prefix, c)
+				}
 				found = append(found, cell{name, c})
 			}
 		}
@@ -658,7 +686,36 @@ var secretWords = regexset.NewLiterals([]string{"passw", "passphrase", "pwd", "s
 
 func isSecretName(text string, s span) bool {
 	name := text[s.Start:s.End]
-	return len(name) <= maxName && secretWords.Contains(name) && !strings.ContainsAny(name, notInNames)
+	return len(name) <= maxName && secretWords.Contains(name) && !strings.ContainsAny(name, notInNames) && !isScrambled(name)
+}
+
+// isScrambled reports whether the name of a column looks like a value with the word of a secret in it by chance: it
+// has a digit, and most of its letters are in runs of one case that can't be pronounced or are short.
+func isScrambled(name string) bool {
+	const least = 12 // bytes
+	parts := strings.ContainsAny(name, "_-. ")
+	if len(name) < least || !strings.ContainsAny(name, "0123456789") || parts && (strings.ToLower(name) == name || strings.ToUpper(name) == name) {
+		return false
+	}
+	letters, spoken := 0, 0
+	for i := 0; i < len(name); {
+		kind, from, vowels := kindOf(name[i]), i, 0
+		for i < len(name) && (kindOf(name[i]) == kind || i == from+1 && kind == 'A' && kindOf(name[i]) == 'a') {
+			if strings.IndexByte("aeiouyAEIOUY", name[i]) >= 0 {
+				vowels++
+			}
+			kind = kindOf(name[i])
+			i++
+		}
+		if kind != 'A' && kind != 'a' {
+			continue
+		}
+		letters += i - from
+		if word := name[from:i]; len(word) > 3 && 5*vowels >= len(word) || len(word) == 3 && (parts && vowels > 0 || secretWords.Contains(word)) {
+			spoken += len(word)
+		}
+	}
+	return 2*spoken < letters
 }
 
 func lineAt(text string, at int) span {

@@ -71,7 +71,7 @@ func TestTables(t *testing.T) {
 	}
 	texts, left := 0, 0
 	defer func() { t.Logf("%d of %d values are found", texts-left, texts) }()
-	for n, name := range []string{"API_KEY", "DB_PASSWORD", "Secret access key", `"authToken"`} {
+	for n, name := range []string{"API_KEY", "DB_PASSWORD", "Secret access key", `"authToken"`, "pwd"} {
 		value := token(uint64(900+n), "", 22) + "7x"
 		for kind, other := range others {
 			for form, write := range forms {
@@ -96,12 +96,84 @@ func TestTables(t *testing.T) {
 					in := write(rows)
 					got, found, err := s.Text(context.Background(), in)
 					texts++
-					if err != nil || len(found) == 0 || strings.Contains(got, value) {
+					if shown := redacted.ReplaceAllString(got, value); err != nil || len(found) == 0 || strings.Contains(got, value) || shown != in {
 						left++
 						t.Errorf("%s, %s, %d: Text(%q) = %q, %v, %v", form, kind, place, in, got, found, err)
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestLineNumbersStay: what stands before each line of a table is no part of its first cell.
+func TestLineNumbersStay(t *testing.T) {
+	s := newScrubber(t, Options{})
+	before := map[string]func(line int) string{
+		"read":      func(n int) string { return fmt.Sprintf("%6d\u2192", n+9) },
+		"read far":  func(n int) string { return fmt.Sprintf("%6d\u2192", n+99999) },
+		"bat":       func(n int) string { return fmt.Sprintf("%4d \u2502 ", n+9) },
+		"long cat":  func(n int) string { return fmt.Sprintf("%6d\t", n+99999) },
+		"grep -C":   prefixes["grep -C"],
+		"old side":  prefixes["old side"],
+		"cat -n":    prefixes["cat -n"],
+		"docker":    prefixes["compose"],
+		"grep -n":   prefixes["grep -n"],
+		"numbers |": prefixes["numbers"],
+	}
+	for kind, prefix := range before {
+		for _, form := range []string{
+			"NAME,id\nVALUE,1\nOTHER,2\n", "NAME\tid\nVALUE\t1\nOTHER\t2\n", "NAME|id\nVALUE|1\nOTHER|2\n", "NAME;id\nVALUE;1\nOTHER;2\n",
+			"\u2502 NAME \u2502 id \u2502\n\u2502 VALUE \u2502 1 \u2502\n\u2502 OTHER \u2502 2 \u2502\n", "NAME \u2502 id\nVALUE \u2502 1\nOTHER \u2502 2\n",
+			"\u2502 id \u2502 NAME \u2502\n\u251c\u2500\u2500\u253c\u2500\u2500\u2524\n\u2502 1 \u2502 VALUE \u2502\n\u2502 2 \u2502 OTHER \u2502\n", "x\u2502y\nNAME,id\nVALUE,1\nOTHER,2\n",
+		} {
+			for n, name := range []string{"DB_PASSWORD", "api_key", "pwd", "token"} {
+				value, other := token(uint64(800+n), "", 22)+"7x", token(uint64(820+n), "q7", 20)
+				var b strings.Builder
+				for n, line := range strings.SplitAfter(strings.TrimSuffix(form, "\n"), "\n") {
+					b.WriteString(prefix(n) + line)
+				}
+				in := strings.NewReplacer("NAME", name, "VALUE", value, "OTHER", other).Replace(b.String())
+				got, _, err := s.Text(context.Background(), in)
+				want := strings.NewReplacer(value, "*", other, "*").Replace(in)
+				if shown := redacted.ReplaceAllString(got, "*"); err != nil || shown != want {
+					t.Errorf("%s: Text(%q) = %q, %v", kind, in, got, err)
+				}
+			}
+		}
+	}
+}
+
+// TestValuesAreNoNames: a random value with the word of a secret in it names no column, which would hide the header
+// below it and its values, and redact what is below it.
+func TestValuesAreNoNames(t *testing.T) {
+	s := newScrubber(t, Options{})
+	hidden, over, texts := 0, 0, 0
+	for n := range uint64(2000) {
+		v, value := []byte(token(n, "", 20)+"7x4Q"), token(n+9000, "", 22)+"7x"
+		for i, word := range []string{"pwd", "PWD", "pWd", "Pwd", "key", "KEY", "Key", "kEy"} {
+			copy(v[(int(n)+i)%20:], word)
+			for _, form := range []string{"a,CELL\nx,host1x-abc\nid,DB_PASSWORD\n1,VALUE\n", "CELL|a\nhost1x-abc|y\nDB_PASSWORD|id\nVALUE|2\n", "CELL\ta\nhost1x-abc\tb\nDB_PASSWORD\tid\nVALUE\t2\n"} {
+				in := strings.NewReplacer("CELL", string(v), "VALUE", value).Replace(form)
+				got, _, err := s.Text(context.Background(), in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if texts++; strings.Contains(got, value) {
+					hidden++
+				}
+				if !strings.Contains(got, "host1x-abc") {
+					over++
+				}
+			}
+		}
+	}
+	if t.Logf("of %d, %d values are hidden, %d words redacted", texts, hidden, over); hidden > texts/30 || over > texts/30 {
+		t.Errorf("of %d, %d values are hidden, %d words redacted", texts, hidden, over)
+	}
+	for _, name := range []string{"AWS_S3_SECRET_KEY_2", "k8s_api_key_v2", "AwsS3SecretKeyV2", "s3_secret_access_key", "oauth2_client_secret", "OAuth2ClientSecret", "tls12_private_key", "db1_root_passwd", "API key 2026", "x509_key_password", "MYSQL57_ROOT_PWD", "md5_ssh_key", "tls12_ssh_key", "X-Api-Key-2026-v2", "base64_token_1"} {
+		if !isSecretName(name, span{0, len(name)}) {
+			t.Errorf("%q names no column", name)
 		}
 	}
 }
