@@ -54,3 +54,29 @@ func TestValuesEndAtSigns(t *testing.T) {
 		}
 	}
 }
+
+// TestPaddingEndsAValue: the sign = at the end of one string gives no name to the first word of the next one.
+func TestPaddingEndsAValue(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, pad := range []string{"=", "=="} {
+		for n, name := range []string{"DB_PASSWORD ", "api_key  ", "token: ", "client-secret=", "X-Api-Key\t", "some text that is longer than sixty columns and the key: "} {
+			for length := 14; length < 24; length++ {
+				value := token(uint64(900+n), "q7", length) + pad
+				for _, next := range []string{"x9k2m4q8r1t5 is up", "i-0abc12de34f5", "server-eu-west-12 is up", "node12 is up"} {
+					for _, doc := range []string{`["NAMEVALUE","NEXT","b"]`, `{"content":[{"type":"text","text":"NAMEVALUE"},{"type":"text","text":"NEXT"}]}`, `{"lines":[{"n":1,"s":"NAMEVALUE"},{"n":2,"s":"NEXT"}]}`} {
+						in := strings.NewReplacer("NAME", strings.ReplaceAll(name, "\t", `\t`), "VALUE", value, "NEXT", next).Replace(doc)
+						got, _, err := s.JSON(context.Background(), []byte(in))
+						if err != nil || !strings.Contains(string(got), next) {
+							t.Errorf("JSON(%s) = %s, %v, want %q", in, got, err, next)
+						}
+					}
+				}
+			}
+		}
+	}
+	for _, in := range []string{`["DB_PASSWORD=","x9k2m4q8r1t5v7w3 y"]`, `{"content":[{"type":"text","text":"API_KEY2="},{"type":"text","text":"x9k2m4q8r1t5v7w3 y"}]}`} {
+		if got, _, err := s.JSON(context.Background(), []byte(in)); err != nil || strings.Contains(string(got), "x9k2") {
+			t.Errorf("JSON(%s) = %s, %v, want the value redacted", in, got, err)
+		}
+	}
+}

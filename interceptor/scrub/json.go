@@ -434,7 +434,7 @@ func (d *document) together() error {
 			}
 			pieces := make([]piece, 0, n)
 			for _, l := range all[:n] {
-				pieces = appendPieces(pieces, l.span, between, d.unquote(l.span))
+				pieces = appendPieces(pieces, l.span, separated(pieces, between), d.unquote(l.span))
 			}
 			if err := d.joined(pieces, "\n"); err != nil {
 				return err
@@ -453,7 +453,7 @@ func (d *document) leave(f *frame) error {
 		}
 		var pieces []piece
 		for _, b := range f.blocks {
-			pieces = appendPieces(pieces, b, "", d.unquote(b))
+			pieces = appendPieces(pieces, b, separated(pieces, ""), d.unquote(b))
 		}
 		return d.joined(pieces, "")
 	}
@@ -530,6 +530,27 @@ func appendPieces(pieces []piece, at span, before, value string) []piece {
 		tail--
 	}
 	return append(pieces, piece{at, before, value[:head], 0, tail}, piece{at, "\n\x00\n", value[tail:], tail, len(value)})
+}
+
+// separated returns what stands before the piece behind pieces: between, or if the last one ends with padding what no
+// match goes over. The sign = of padding is not that of a name before its value.
+func separated(pieces []piece, between string) string {
+	if len(pieces) > 0 && isPadded(pieces[len(pieces)-1].text) {
+		return "\n\x00\n"
+	}
+	return between
+}
+
+// isPadded reports whether text ends with digits of base64 and its padding.
+func isPadded(text string) bool {
+	const least = 10 // digits
+	padding := len(text) - len(strings.TrimRight(text, "="))
+	if padding == 0 || padding > 2 {
+		return false
+	}
+	text = text[:len(text)-padding]
+	digits := text[len(strings.TrimRight(text, base64Digits+"-_")):]
+	return len(digits) >= least && strings.ContainsAny(digits, "0123456789") && !secretWords.Contains(digits)
 }
 
 // joined examines the concatenation of pieces and end. It does not report known secrets again.
