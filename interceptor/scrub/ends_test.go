@@ -80,3 +80,37 @@ func TestPaddingEndsAValue(t *testing.T) {
 		}
 	}
 }
+
+// TestSignsInValues: a random value goes on behind a =, : or ? in it, and ends there if something else follows.
+func TestSignsInValues(t *testing.T) {
+	s := newScrubber(t, Options{})
+	found, texts := 0, 0
+	for n := range uint64(40) {
+		for _, sign := range []string{"=", ":", "?", "==", "?:"} {
+			for _, form := range []string{"[API_KEY: VALUE]", "(api_key: VALUE)", "{token: VALUE, x: y}", "a: b, client-secret: VALUE, c: d", "X-Api-Key -> VALUE\n", "map[token:VALUE a:b]", "`api_key=VALUE`", "NAME_KEY=VALUE|x"} {
+				value := "q7" + token(n, "", 14+int(n)%6) + sign + token(n+500, "", 10+int(n)%7)
+				in := strings.Replace(form, "VALUE", value, 1)
+				got, _, err := s.Text(context.Background(), in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if texts++; !strings.Contains(got, value[len(value)-8:]) {
+					found++
+				}
+			}
+		}
+	}
+	if t.Logf("%d of %d values are found to their ends", found, texts); found < texts*85/100 {
+		t.Errorf("%d of %d values are found to their ends", found, texts)
+	}
+	for _, in := range []string{
+		"[api_key:VALUE:8080]", "[token: VALUE?page=12]", "{token: VALUE:host9, x: y}", "(api_key=VALUE:12:30:45)", "[token:VALUE:b_token:" + token(5, "", 20) + "9]", "(token: VALUE:10.0.0.1)",
+	} {
+		in = strings.Replace(in, "VALUE", token(3, "", 20)+"7x", 1)
+		got, _, err := s.Text(context.Background(), in)
+		want := strings.NewReplacer(token(3, "", 20)+"7x", "*", token(5, "", 20)+"9", "*").Replace(in)
+		if shown := redacted.ReplaceAllString(got, "*"); err != nil || shown != want {
+			t.Errorf("Text(%q) = %q, %v", in, got, err)
+		}
+	}
+}

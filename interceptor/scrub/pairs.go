@@ -69,14 +69,23 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 				}
 				match := span{m.Start + groups[n], m.Start + groups[n+1]}
 				value := valueIn(text, match)
+				whole := value
 				if r.Random {
-					if value.End = value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?")); !isRandom(text, value) {
+					if first := firstPart(text, m.Start, value); first != value {
+						whole.Start, value = first.Start, first
+					} else {
+						whole = longer(text, value)
+					}
+					if value.End = value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?")); whole.End-value.End < 4 {
+						whole = value
+					}
+					if !looksRandom(text[value.Start:value.End]) || !endsValue(text, whole.End) {
 						continue
 					}
 					if known == nil {
 						known = merge(appendMarks([]mark{}, text, hits))
 					}
-					if covered(known, value) {
+					if covered(known, whole) {
 						continue
 					}
 				}
@@ -85,9 +94,9 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 				}
 				if !r.Row || isRow(text, m.Start, match) {
 					if m.Start < lines.part.End {
-						overlapping.pair(m.Start, value)
+						overlapping.pair(m.Start, value, whole.End)
 					} else {
-						lines.pair(m.Start, value)
+						lines.pair(m.Start, value, whole.End)
 					}
 					blocks.block(m.Start, value)
 				}
@@ -113,8 +122,8 @@ type rewriting struct {
 	ready []decoded
 }
 
-// pair adds a value and the name that begins at byte at.
-func (r *rewriting) pair(at int, value span) {
+// pair adds a value and the name that begins at byte at. What is behind the value, up to byte end, is redacted with it.
+func (r *rewriting) pair(at int, value span, end int) {
 	name := nameEnd(r.text, regexset.Span{Start: at, End: value.Start})
 	if at < r.part.End {
 		r.end() // it overlaps the last one
@@ -125,7 +134,10 @@ func (r *rewriting) pair(at int, value span) {
 		r.edits = append(r.edits, edit{span{r.part.End, at}, "\"\n\x00\n"}) // no match goes on behind it
 	}
 	r.edits = append(r.edits, edit{span{name, value.Start}, `": "`})
-	r.part.End = value.End
+	if end > value.End {
+		r.edits = append(r.edits, edit{span{value.End, end}, ""})
+	}
+	r.part.End = end
 }
 
 // block adds a pair whose value is the first line of a block in YAML, with the lines of the block as one
@@ -150,7 +162,7 @@ func (r *rewriting) block(at int, value span) {
 		}
 		if !began {
 			began = true
-			r.pair(at, value)
+			r.pair(at, value, value.End)
 		}
 		r.edits = append(r.edits, edit{span{value.End, next.Start + len(line)}, ""})
 		value.End = next.Start + len(line) + len(word)
@@ -177,28 +189,89 @@ func nameEnd(text string, in regexset.Span) int {
 	return end
 }
 
-// isRandom reports whether a value looks like a key or a password that was made at random: no name, number,
-// call or member in code, version, host or URL, and no row of digits.
+// firstPart returns the part of a random value that the expression takes for a type before the sign = in it, or the
+// value. The name begins at byte at.
+func firstPart(text string, at int, value span) span {
+	if text[value.Start-1] != '=' {
+		return value
+	}
+	before := strings.TrimRight(text[nameEnd(text, regexset.Span{Start: at, End: value.Start}):value.Start], "=")
+	end := len(strings.TrimRight(text[:value.Start], "="))
+	part := before[strings.LastIndexAny(before, notInValues)+1:]
+	if part == "" || !looksRandom(part) {
+		return value
+	}
+	return span{end - len(part), end}
+}
+
+// longer returns a value with what follows it behind a sign that its expression takes for its end, as long as that
+// looks like a part of a random value, too, and holds no name: there another pair begins.
+func longer(text string, value span) span {
+	const most = 500 // bytes
+	for value.End-value.Start < most {
+		signs := value.End
+		for signs < len(text) && signs < value.End+2 && strings.IndexByte("=:?", text[signs]) >= 0 {
+			signs++
+		}
+		rest := text[signs:min(signs+most, len(text))]
+		if n := strings.IndexAny(rest, notInValues); n >= 0 {
+			rest = rest[:n]
+		}
+		rest = strings.TrimRight(rest, ".!")
+		if signs == value.End && text[signs-1] != '=' || !isPart(rest) {
+			break
+		}
+		value.End = signs + len(rest)
+	}
+	return value
+}
+
+// notInValues is what ends a value of a rule with Random.
+const notInValues = " \t\r\n\"'`\\<>{}[](),;|&*=:?"
+
+// isPart reports whether s looks like a part of a random value.
+func isPart(s string) bool {
+	const least, leastLetters = 4, 6 // bytes, and if there is no digit
+	lower := strings.ToLower(s)
+	mixed := strings.ContainsAny(s, "0123456789") && len(s) >= least || lower != s && strings.ToUpper(s) != s && len(s) >= leastLetters
+	return mixed && strings.Trim(s, "0123456789.-/") != "" && !isSpoken(s) && !secretWords.Contains(s) && !strings.Contains(lower, "auth")
+}
+
+// isRandom reports whether a value looks random and ends where values do.
 func isRandom(text string, value span) bool {
-	v := text[value.Start:value.End]
-	next, _ := utf8.DecodeRuneInString(text[value.End:])
-	if value.End < len(text) && plausible(next) && !strings.ContainsRune(" \t\r\n\"'`\\<>{}]),;|&*.:!?", next) || len(v) < 10 ||
-		!strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
+	return endsValue(text, value.End) && looksRandom(text[value.Start:value.End])
+}
+
+// endsValue reports whether a value may end at byte i.
+func endsValue(text string, i int) bool {
+	next, _ := utf8.DecodeRuneInString(text[i:])
+	return i == len(text) || !plausible(next) || strings.ContainsRune(" \t\r\n\"'`\\<>{}]),;|&*.:!?", next)
+}
+
+// looksRandom reports whether a value looks like a key or a password that was made at random: no name, number,
+// call or member in code, version, host or URL, and no row of digits.
+func looksRandom(v string) bool {
+	if len(v) < 10 || !strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
 		len(v) < 40 && strings.Contains(v, ".") || nameAnchor.MatchString(v) {
 		return false
 	}
-	if !hasWords(v) {
-		return true
+	return !isSpoken(v)
+}
+
+// isSpoken reports whether s consists of words that can be pronounced, for the most part, and few numbers.
+func isSpoken(s string) bool {
+	if !hasWords(s) {
+		return false
 	}
 	letters, spoken := 0, 0
-	for _, w := range nameWord.FindAllString(v, -1) {
+	for _, w := range nameWord.FindAllString(s, -1) {
 		if last := kindOf(w[len(w)-1]); last == 'A' || last == 'a' {
 			if letters += len(w); len(w) > 3 && 5*len(vowel.FindAllString(w, -1)) >= len(w) && !consonants.MatchString(w) {
 				spoken += len(w)
 			}
 		}
 	}
-	return 2*spoken < letters
+	return 2*spoken >= letters
 }
 
 var (
