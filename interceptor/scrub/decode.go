@@ -75,11 +75,14 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 	look := func(all []decoded) error {
 		for i := range all {
 			d := &all[i]
+			within := x.paired
+			x.paired = x.paired || d.paired
 			hits, pairs, err := x.secrets(d.text)
 			if err != nil {
 				return err
 			}
 			deeper, err := x.decode(d.text, d.fresh, pairs, depth+1)
+			x.paired = within
 			if err != nil {
 				return err
 			}
@@ -132,6 +135,9 @@ type decoded struct {
 	edits []edit
 	at    []span // by edit: the range of its replacement in text
 	whole bool   // the edits change what all of text means, not only what is near them
+
+	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
+	paired bool
 }
 
 // An edit replaces a range of a text by a few bytes, or by none.

@@ -12,6 +12,9 @@ import (
 // pairs returns the names and values that stand apart in the scanned text, rewritten to
 // NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first. hits are known.
 func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
+	if x.paired {
+		return nil, nil
+	}
 	var all []decoded
 	var known []mark
 	apart := 0
@@ -173,7 +176,9 @@ func (r *rewriting) block(at int, value span) {
 // end ends the text of the pairs so far.
 func (r *rewriting) end() {
 	if len(r.edits) > 0 {
-		r.ready = append(r.ready, apply(r.text, r.part, append(r.edits, edit{span{r.part.End, r.part.End}, "\"\n"})))
+		d := apply(r.text, r.part, append(r.edits, edit{span{r.part.End, r.part.End}, "\"\n"}))
+		d.paired = true
+		r.ready = append(r.ready, d)
 		r.edits = nil
 	}
 }
@@ -734,7 +739,9 @@ func fromCells(text string, cells []cell) decoded {
 		part.End = c.value.End
 	}
 	clear(cells) // they refer to the text, and their memory is used again
-	return apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
+	d := apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
+	d.paired = true
+	return d
 }
 
 // appendJSONTable appends the cells of tables in a text that is JSON.

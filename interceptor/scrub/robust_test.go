@@ -148,6 +148,19 @@ func TestNamesInValuesCostLittle(t *testing.T) {
 	}
 }
 
+// Nor is a pair sought in the text of pairs, as in a row of names that each have the next one for a value.
+func TestNamesInPairsCostLittle(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, unit := range []string{"pwdvalue:", "keyval:1aaaa", "secretvalue=", "tokentext>", "key: |\n  key", "pwd.value=key", "value:val:a&", "auth|key", "value: key,key: "} {
+		x := s.begin(context.Background())
+		_, _, err := x.examine(strings.Repeat(unit, 2048/len(unit)))
+		if checks := x.limit.checks; err != nil || checks > 1000 {
+			t.Errorf("2 KB of %s: %d checks of the limit, %v", unit, checks, err)
+		}
+		x.end()
+	}
+}
+
 // The pairs of a text add a bounded amount to what is examined, also if each value is the name of the next
 // one. Each check of the limit stands for 4 KB.
 func TestWorkOfPairs(t *testing.T) {

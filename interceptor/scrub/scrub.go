@@ -118,6 +118,7 @@ type examination struct {
 	cells    []cell  // of a table in it
 	repeated []int   // of a table, by column: cells that are the name
 	spans    []span  // of the cells of its header and of a row
+	paired   bool    // it is of pairs; see decoded
 	excused  bool    // a finding in the last line was excepted for the whole text; see lastLine
 
 	// Of a document.
@@ -138,7 +139,7 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 	} else {
 		x = &examination{s: s, scratch: s.set.NewScratch()}
 	}
-	x.limit, x.unpacked = limit{lifetime: ctx, timeout: s.timeout}, 0
+	x.limit, x.unpacked, x.paired = limit{lifetime: ctx, timeout: s.timeout}, 0, false
 	return x
 }
 
