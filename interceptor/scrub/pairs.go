@@ -74,15 +74,17 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 				value := valueIn(text, match)
 				whole := value
 				if r.Random {
+					whole.End = value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?"))
 					if first := firstPart(text, m.Start, value); first != value {
 						whole.Start, value = first.Start, first
+					} else if !looksRandom(text[whole.Start:whole.End]) {
+						continue
+					} else if more := longer(text, value); more != value {
+						value, whole = whole, more
 					} else {
-						whole = longer(text, value)
+						value = whole
 					}
-					if value.End = value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?")); whole.End-value.End < 4 {
-						whole = value
-					}
-					if !looksRandom(text[value.Start:value.End]) || !endsValue(text, whole.End) {
+					if !endsValue(text, whole.End) {
 						continue
 					}
 					if known == nil {
@@ -239,7 +241,7 @@ func isPart(s string) bool {
 	const least, leastLetters = 4, 6 // bytes, and if there is no digit
 	lower := strings.ToLower(s)
 	mixed := strings.ContainsAny(s, "0123456789") && len(s) >= least || lower != s && strings.ToUpper(s) != s && len(s) >= leastLetters
-	return mixed && strings.Trim(s, "0123456789.-/") != "" && !isSpoken(s) && !secretWords.Contains(s) && !strings.Contains(lower, "auth")
+	return mixed && strings.Trim(s, "0123456789.-/") != "" && !secretWords.Contains(s) && !strings.Contains(lower, "auth") && !isSpoken(s)
 }
 
 // isRandom reports whether a value looks random and ends where values do.
