@@ -18,6 +18,7 @@ type entries struct {
 	lines []int    // the index of each entry's first line
 	brief []string // each entry in some of its fields, for entries of several lines
 	shown []string // the fields in brief
+	many  string   // the field of which an entry may have several values
 	cols  []*column
 	by    map[string]*column
 
@@ -30,6 +31,7 @@ type column struct {
 	name       string
 	id         bool // by its name
 	rows, last int  // entries with a value; the last one
+	further    int  // values of entries with several, but for the first of each
 	tally      tally
 	values     []string // of each entry, "" for none; kept while they may be titles
 	long       int      // bytes of all values
@@ -70,7 +72,7 @@ func (e *entries) alike() bool {
 
 const maxColumns = 60
 
-// set gives the last entry a field. The first value of a field counts.
+// set gives the last entry a field. The first value of a field counts, or if an entry may have many, all of them.
 func (e *entries) set(name, value string) {
 	value = strings.TrimSpace(value)
 	at := len(e.lines) - 1
@@ -89,6 +91,11 @@ func (e *entries) set(name, value string) {
 		e.by[name], e.cols = c, append(e.cols, c)
 	}
 	if c.last == at {
+		value = value[:min(len(value), 200)]
+		if s := c.tally.n[value]; name == e.many && (s == nil || s.last != at) {
+			c.tally.add(value, at)
+			c.further++
+		}
 		return
 	}
 	if slices.Contains(e.shown, name) {
@@ -295,7 +302,7 @@ func firstFull(i int) float64 { return 1 / (1 + float64(min(i, 1))) }
 func (e *entries) tellValues(f *findings, c *column, head string, leads bool, scale float64, show showEntry) bool {
 	n, values := len(e.lines), len(c.tally.n)
 	top := c.tally.top()
-	switch repeats := values <= fewValues || values*10 <= c.rows*7; {
+	switch repeats := values <= fewValues || values*10 <= (c.rows+c.further)*7; {
 	case leads:
 		for i, s := range top[:min(len(top), 40)] {
 			show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
@@ -418,11 +425,11 @@ func (c *column) paths(f *findings) {
 		if len(parts) > 1 {
 			parts[0] = fmt.Sprintf("%s (%s): %s", t.name, group(len(parts)), parts[0])
 			f.fact(10, parts[:min(len(parts), 40)], func(i int) float64 {
-				return math.Sqrt(float64(shown[i].n) / float64(max(c.rows, 1)))
+				return math.Sqrt(float64(shown[i].n) / float64(max(c.rows+c.further, 1)))
 			})
 		}
 	}
-	if c.rows > len(names) && f.kind != Listing { // a listing has a row for each
+	if c.rows+c.further > len(names) && f.kind != Listing { // a listing has a row for each
 		f.totals = append(f.totals, "in "+plural(len(names), "file"))
 	}
 }

@@ -18,12 +18,13 @@ type form struct {
 	first bool     // the first line fits entry
 	lead  string   // the field of which the first entry of each value is shown
 	brief []string // the fields that stand for an entry of several lines
+	many  string   // the field of which an entry may have several values
 }
 
 // forms are tried in this order.
 var forms = sync.OnceValue(func() []*compiled {
 	return compileForms([]form{
-		{kind: GitLog, noun: "commit", first: true, least: 1, brief: []string{"commit", "subject"},
+		{kind: GitLog, noun: "commit", first: true, least: 1, brief: []string{"commit", "subject"}, many: "path",
 			entry: `^[*|\\/ ]*commit (?P<commit>[0-9a-f]{7,40})\b`,
 			more:  `^[|\\/ ]*(?:Author: +(?P<author>.*?) <|(?:Author)?Date: +(?P<date>.*)|    (?P<subject>\S.*)|diff --git a/(?P<path>\S+)| (?P<path2>\S+) +\| +(?:\d+|Bin))`},
 		{kind: Blame, noun: "blamed line", share: 0.9, least: 4,
@@ -136,7 +137,7 @@ const maxForm = 4 << 10 // bytes of a line that can have a form
 
 // read adds the entries of the text.
 func (c *compiled) read(f *findings) {
-	e := &entries{noun: c.noun, shown: c.brief}
+	e := &entries{noun: c.noun, shown: c.brief, many: c.many}
 	for i, l := range f.lines {
 		if len(l) > maxForm {
 			continue

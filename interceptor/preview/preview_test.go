@@ -149,6 +149,25 @@ func TestShowsTheOddOnes(t *testing.T) {
 	}
 }
 
+// A commit may change several files. Each counts, once.
+func TestFilesOfCommits(t *testing.T) {
+	var b strings.Builder
+	for n := range 40 {
+		fmt.Fprintf(&b, "commit %040x\nAuthor: Ada <a@example.com>\nDate:   Mon Jan 5 10:%02d:00 2026 +0000\n\n    change %d\n\n a/first%d.go | 2 +-\n b/second.go | 4 ++--\n", n+1, n, n, n)
+		if n%2 == 0 {
+			b.WriteString(" c/third.md | Bin\n")
+		}
+		b.WriteString(" 2 files changed, 3 insertions(+), 3 deletions(-)\n\n")
+	}
+	text := b.String()
+	p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 500, quarter)
+	for _, part := range []string{"40 commits", "in 42 files", "b/second.go ×40", "c/third.md ×20"} {
+		if p.Kind != preview.GitLog || !strings.Contains(p.Text, part) {
+			t.Errorf("%s without %q:\n%s", p.Kind, part, p.Text)
+		}
+	}
+}
+
 // A preview of 400 tokens shows the most interesting parts.
 func TestPreviewShows(t *testing.T) {
 	for name, want := range map[string][]string{
