@@ -48,7 +48,11 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 		}
 		var first []cell
 		lines, overlapping, blocks := rewriting{text: text}, rewriting{text: text}, rewriting{text: text}
+		dense := crowd{}
 		for _, m := range matches {
+			if !dense.admits(m) {
+				continue
+			}
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
 			}
@@ -71,6 +75,7 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 					continue
 				}
 				match := span{m.Start + groups[n], m.Start + groups[n+1]}
+				dense.value = match.End
 				value := valueIn(text, match)
 				whole := value
 				if r.Random {
@@ -116,6 +121,24 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 		}
 	}
 	return all, nil
+}
+
+// A crowd is matches that each begin in the value of the one before, as those of names in a row do. Of many, those
+// that begin near another one, far before the end of its value, add nothing but time.
+type crowd struct {
+	last, value int // the start of the last match, and the end of its value
+	matches     int
+}
+
+func (c *crowd) admits(m regexset.Span) bool {
+	const few, near, far = 8, 64, 128
+	if m.Start >= c.value {
+		c.matches = 0
+	} else if c.matches++; c.matches > few && m.Start < c.last+near && m.Start+far <= c.value {
+		return false
+	}
+	c.last = m.Start
+	return true
 }
 
 // A rewriting is pairs of one rule, in their order, as lines of one text. So a text full of pairs is
