@@ -47,6 +47,9 @@ func (h *hit) parts(text string) []span {
 // valueIn returns s without what can't be in a secret: what stands before and behind its first run of runes that
 // can. In quotation marks, or between tags, all of s is the value.
 func valueIn(text string, s span) span {
+	if regexset.ASCII(text[s.Start:s.End]) {
+		return s
+	}
 	v := span{-1, s.End}
 	for i, r := range text[s.Start:s.End] {
 		if i += s.Start; plausible(r) && v.Start < 0 {
