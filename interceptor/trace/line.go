@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -70,17 +69,16 @@ func appendTail(b []byte, r *Record) ([]byte, error) {
 	if r.Audit == nil {
 		return b, nil
 	}
-	e := auditEncoders.Get().(*auditEncoder)
-	defer auditEncoders.Put(e)
-	e.buf.Reset()
-	if err := e.json.Encode(r.Audit); err != nil {
+	const member = `,"audit":`
+	start := len(b)
+	b, err := appendAudit(append(b, member...), r.Audit)
+	if err != nil {
 		return nil, fmt.Errorf("audit of %s: %w", r.ID, err)
 	}
-	audit := bytes.TrimSuffix(e.buf.Bytes(), []byte("\n"))
-	if string(audit) == "{}" {
-		return b, nil
+	if len(b) == start+len(member+"{}") {
+		b = b[:start]
 	}
-	return append(append(b, `,"audit":`...), audit...), nil
+	return b, nil
 }
 
 func appendStrings(b []byte, key string, values []string) []byte {
@@ -169,19 +167,6 @@ func hashOf(parts ...[]byte) string {
 // intact reports whether a record that was read from the line is as it was written, or erased.
 func (p proof) intact(r *Record) bool {
 	return p.end > 0 && p.claimed == p.actual && p.claimed == r.Hash && (p.digest == "" || p.digest == r.Digest)
-}
-
-// auditEncoders reuses encoders. That saves two allocations a record.
-var auditEncoders = sync.Pool{New: func() any {
-	e := new(auditEncoder)
-	e.json = json.NewEncoder(&e.buf)
-	e.json.SetEscapeHTML(false)
-	return e
-}}
-
-type auditEncoder struct {
-	buf  bytes.Buffer
-	json *json.Encoder // into buf
 }
 
 // ParseLine reads one line of a journal, without its newline. intact reports whether its hash is
