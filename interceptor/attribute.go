@@ -67,7 +67,8 @@ func Locate(m *folding.Manager, c *Call) {
 	case a.Implicit:
 		b, leaves := m.ActiveLeaf(caller)
 		if a.Ambiguous = leaves > 1; leaves == 1 {
-			if a.Branch, a.Source = &b, SourceSession; caller.Thread != "" {
+			a.Branch = new(b)
+			if a.Source = SourceSession; caller.Thread != "" {
 				a.Source = SourceThread
 			}
 		}

@@ -22,13 +22,13 @@ import (
 func Trace(r *Recorder) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			if err := r.request(ctx, c); err != nil {
+			if err := r.request(c); err != nil {
 				return nil, &Refusal{Reason: trace.ReasonTrace, Code: "trace_unavailable", Status: 500, Err: err,
 					Message: "the call was not made because its trace record could not be written; the operator must free space or repair the state directory"}
 			}
 			res, err := next(ctx, c)
 			c.Outcome.decide(err)
-			if rerr := r.response(ctx, c, res, err); rerr != nil {
+			if rerr := r.response(c, res, err); rerr != nil {
 				r.Log.Error("response record lost: the call had already been made", "method", c.Target.Method, "server", c.Target.Server, "err", rerr)
 			}
 			return res, err
@@ -57,7 +57,7 @@ type Recorder struct {
 	telling bool // TellLeftOut runs after a while
 }
 
-func (r *Recorder) request(ctx context.Context, c *Call) error {
+func (r *Recorder) request(c *Call) error {
 	e := r.entry(c)
 	defer e.release()
 	e.rec.Kind, e.rec.From, e.to[0] = trace.KindRequest+c.Target.Method, c.Origin.From, c.Target.To
@@ -78,17 +78,25 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 	var member []byte
 	if len(params) > 0 {
 		found, ok := c.requestFindings(), false
-		member = []byte(`,"params":`)
-		params, *found, ok = r.check(ctx, params, action)
+		member = paramsMember
+		params, *found, ok = r.check(params, action)
 		c.Outcome.paramsClean = ok && len(*found) == 0
 	}
-	return r.write(&e.rec, rpcHead, r.id(ctx, c.Origin.ID), methodMember, rawjson.Quote(r.word(c.Target.Method)), member, params, r.beside(ctx, extra, action), closing)
+	e.method = rawjson.AppendQuote(e.method, r.word(c.Target.Method))
+	return r.write(&e.rec, rpcHead, r.id(c.Origin.ID), methodMember, e.method, member, params, r.beside(extra, action), closing)
 }
 
-// rpcHead, methodMember and closing are the fixed pieces of a JSON-RPC payload.
-var rpcHead, methodMember, closing = []byte(`{"jsonrpc":"2.0","id":`), []byte(`,"method":`), []byte(`}`)
+// The fixed pieces of a JSON-RPC payload.
+var (
+	rpcHead      = []byte(`{"jsonrpc":"2.0","id":`)
+	methodMember = []byte(`,"method":`)
+	paramsMember = []byte(`,"params":`)
+	resultMember = []byte(`,"result":`)
+	errorMember  = []byte(`,"error":`)
+	closing      = []byte(`}`)
+)
 
-func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error) error {
+func (r *Recorder) response(c *Call, res *Result, err error) error {
 	e := r.entry(c)
 	defer e.release()
 	e.rec.Kind, e.rec.From, e.to[0] = trace.KindResponse+c.Target.Method, c.Target.To, c.Origin.From
@@ -100,20 +108,20 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		e.count, e.tokens.Charged, e.tokens.InBranch = c.Outcome.Paid, &e.count, c.Outcome.PaidInBranch
 	}
 	a.MS = float64(time.Since(c.began).Microseconds()) / 1000
-	member, body, extra := `,"error":`, json.RawMessage(nil), []byte(nil)
+	member, body, extra := errorMember, json.RawMessage(nil), []byte(nil)
 	switch {
 	case err != nil: // its text may quote the agent
 		a.IsError, body = true, append(rawjson.AppendQuote([]byte(`{"message":`), r.Boundary.Text(err.Error())), '}')
 	case res.Error != nil:
 		a.IsError, body, extra = true, res.Error, res.Extra
 	default:
-		a.IsError, body, extra, member = res.Failed(), res.Body, res.Extra, `,"result":`
+		a.IsError, body, extra, member = res.Failed(), res.Body, res.Extra, resultMember
 	}
 	if err == nil {
 		a.Bytes = int64(len(body) + len(extra))
 		if r.Payload && !c.Outcome.Clean {
-			clean, found, _ := r.check(ctx, body, trace.LetThrough)
-			extra = r.beside(ctx, extra, trace.LetThrough)
+			clean, found, _ := r.check(body, trace.LetThrough)
+			extra = r.beside(extra, trace.LetThrough)
 			if body = clean; len(c.Outcome.Findings) == 0 {
 				c.Outcome.Findings = found
 			}
@@ -125,7 +133,7 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		}
 	}
 	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
-	return r.write(&e.rec, rpcHead, r.id(ctx, c.Origin.ID), []byte(member), body, extra, closing)
+	return r.write(&e.rec, rpcHead, r.id(c.Origin.ID), member, body, extra, closing)
 }
 
 // entry is a record with everything that it points to, in one allocation.
@@ -135,13 +143,14 @@ type entry struct {
 	tokens      trace.Tokens
 	count       int
 	to, answers [1]string
+	method      []byte // as a JSON string
 }
 
 // entries are reused, because the journal keeps nothing of a record.
 var entries = sync.Pool{New: func() any { return new(entry) }}
 
 func (e *entry) release() {
-	*e = entry{}
+	*e = entry{method: e.method[:0]}
 	entries.Put(e)
 }
 
@@ -179,12 +188,12 @@ func (r *Recorder) entry(c *Call) *entry {
 }
 
 // id returns a request's id for a payload. A string may hold a secret.
-func (r *Recorder) id(ctx context.Context, id json.RawMessage) json.RawMessage {
+func (r *Recorder) id(id json.RawMessage) json.RawMessage {
 	if id == nil {
 		return json.RawMessage("null")
 	}
 	if r.Payload && rawjson.KindOf(id) == rawjson.String {
-		id, _, _ = r.check(ctx, id, trace.LetThrough)
+		id, _, _ = r.check(id, trace.LetThrough)
 	}
 	return id
 }
@@ -209,7 +218,7 @@ type Notification struct {
 // Notification records a notification once the boundary has decided on its params, m. It is the
 // only place that records messages other than calls. Of a server that sends too many, a record counts
 // those that have none.
-func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
+func (r *Recorder) Notification(n Notification, m *Message) error {
 	if !r.mayNote(&n, m) {
 		return nil
 	}
@@ -245,12 +254,12 @@ func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message)
 		msg, extra := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), r.word(n.Method)), m.Extra
 		if params := m.Body; params != nil {
 			if !m.clean {
-				params, found, _ = r.check(ctx, params, action)
+				params, found, _ = r.check(params, action)
 			}
 			msg = append(append(msg, `,"params":`...), params...)
 		}
 		if !m.clean {
-			extra = r.beside(ctx, extra, action)
+			extra = r.beside(extra, action)
 		}
 		if rec.Payload = append(append(msg, extra...), '}'); len(m.Found) == 0 {
 			m.Found = found
@@ -264,8 +273,8 @@ func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message)
 // secrets. action is what becomes of these. A record shows [REDACTED:…] only where the message
 // did, and [SECRET:…] for a secret that only the record lacks. ok is false if the JSON could not be
 // checked; the record then has a notice instead.
-func (r *Recorder) check(ctx context.Context, raw json.RawMessage, action string) (clean json.RawMessage, found []trace.Finding, ok bool) {
-	clean, secrets, err := r.Boundary.Scrubber.JSON(context.WithoutCancel(ctx), raw)
+func (r *Recorder) check(raw json.RawMessage, action string) (clean json.RawMessage, found []trace.Finding, ok bool) {
+	clean, secrets, err := r.Boundary.Scrubber.JSON(context.Background(), raw)
 	if err != nil {
 		return rawjson.Quote(withheldRecord), nil, false
 	}
@@ -278,11 +287,11 @@ func (r *Recorder) check(ctx context.Context, raw json.RawMessage, action string
 const withheldRecord = "withheld: could not be checked for secrets"
 
 // beside returns the members beside params or a result for a payload, without secrets.
-func (r *Recorder) beside(ctx context.Context, extra []byte, action string) []byte {
+func (r *Recorder) beside(extra []byte, action string) []byte {
 	if len(extra) == 0 {
 		return nil
 	}
-	object, _, ok := r.check(ctx, append(append([]byte{'{'}, extra[1:]...), '}'), action)
+	object, _, ok := r.check(append(append([]byte{'{'}, extra[1:]...), '}'), action)
 	if !ok {
 		return append([]byte(`,"withheld":`), object...)
 	}

@@ -399,7 +399,7 @@ func (r *request) notification(method string, params json.RawMessage) (mcp.Resul
 		n := interceptor.Notification{
 			From: r.s.from, To: "upstream:" + f.opts.Server, Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team, Method: method,
 		}
-		if err := f.engine.Recorder.Notification(r.ctx, n, &m); err != nil {
+		if err := f.engine.Recorder.Notification(n, &m); err != nil {
 			f.engine.Log.Error("notification withheld", "method", method, "err", err)
 			return nil, nil
 		}

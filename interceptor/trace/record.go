@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"strings"
 	"time"
@@ -285,8 +286,13 @@ func NewID() string {
 	if err != nil { // the system's random source failed; uuid.NewV7 has no other failure
 		panic(err)
 	}
-	text, _ := id.MarshalText() // never fails, and needs an allocation less than String
-	return "env_" + string(text)
+	var text [len("env_") + 36]byte // fewer allocations than id.String
+	b := append(text[:0], "env_"...)
+	b = hex.AppendEncode(b, id[:4])
+	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
+		b = hex.AppendEncode(append(b, '-'), part)
+	}
+	return string(b)
 }
 
 // IsID reports whether id has the form of an envelope id.

@@ -33,7 +33,7 @@ func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *inter
 		}
 	}
 	if e.Parts.Has(Trace) {
-		if err := e.Recorder.Notification(ctx, n, m); err != nil {
+		if err := e.Recorder.Notification(n, m); err != nil {
 			e.Log.Error("notification withheld", "method", n.Method, "err", err)
 			return err
 		}

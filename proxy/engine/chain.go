@@ -49,8 +49,11 @@ func (e *Engine) part(p Parts, mw interceptor.Middleware) interceptor.Middleware
 func (e *Engine) savings(next interceptor.Handler) interceptor.Handler {
 	return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		res, err := next(ctx, c)
-		ctx = context.WithoutCancel(ctx)
 		o := &c.Outcome
+		if o.Fold == "" && o.Read == nil {
+			return res, err
+		}
+		ctx = context.WithoutCancel(ctx)
 		var lost error
 		if o.Fold != "" && c.Attribution.Branch != nil {
 			lost = e.Results.AddSavings(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, o.Saved)

@@ -31,7 +31,7 @@ func (s *Session) Notify(m wire.Message) {
 		return
 	}
 	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Principal: s.Principal, Method: m.Method}
-	if err := s.rt.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
+	if err := s.rt.Recorder.Notification(n, &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
 		s.rt.Log.Error("notification not recorded", "method", m.Method, "err", err)
 	}
 	switch m.Method {
@@ -56,8 +56,8 @@ func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
 		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); len(msg.Found) > 0 || msg.Verdict >= interceptor.Blocked { // the action depends on the server
-			n := interceptor.Notification{From: s.name(), To: "upstream:" + srv.Key, Session: s.ID, Principal: s.Principal, Method: m.Method}
-			if err := s.rt.Recorder.Notification(s.rt.lifetime, n, &msg); err != nil {
+			n := interceptor.Notification{From: s.name(), To: srv.Name, Session: s.ID, Principal: s.Principal, Method: m.Method}
+			if err := s.rt.Recorder.Notification(n, &msg); err != nil {
 				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
 			}
 		}
