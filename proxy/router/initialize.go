@@ -31,7 +31,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 		s.revision = v
 	}
 	if name, ok := rawjson.GetString(c.Target.Params, "clientInfo", "name"); ok && name != "" {
-		s.client = name
+		s.called(name)
 	}
 	revision := s.revision
 	s.mu.Unlock()

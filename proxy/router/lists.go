@@ -519,7 +519,7 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 	for range maxPages {
 		c := &interceptor.Call{
 			Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: s.identity(), Session: s.ID, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
-			Target: interceptor.Target{Server: srv.Key, To: "upstream:" + srv.Key, Method: k.Method(), Params: params, Forward: params},
+			Target: interceptor.Target{Server: srv.Key, To: srv.Name, Method: k.Method(), Params: params, Forward: params},
 		}
 		res, err := rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})

@@ -30,7 +30,6 @@ type request struct {
 	s        *Session
 	lifetime context.Context // ends with the session, or when the host cancels
 	cancel   context.CancelCauseFunc
-	unbind   func() bool // ends the tie to the session's lifetime
 
 	servers []*upstream.Server // that may own the target, the likeliest first
 	entry   catalog.Entry      // of the tool that is called
@@ -74,9 +73,11 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 		return refused{s, req.Msg, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
 	if name, _ := rawjson.GetString(req.Meta.ClientInfo, "name"); name != "" && s.scope.Own == nil { // a legacy host says it once
-		s.client = name
+		s.called(name)
 	}
-	r.unbind = context.AfterFunc(s.lifetime, func() { r.cancel(errSessionClosed) })
+	if s.lifetime.Err() != nil { // else cancelPending finds the request
+		r.cancel(errSessionClosed)
+	}
 	s.pending[string(req.Msg.ID)] = r
 	return r
 }
@@ -119,7 +120,6 @@ func (r *request) end(reply *wire.Message) {
 	s.endGuesses(r.server)
 	s.mu.Unlock()
 	r.leave()
-	r.unbind()
 	r.cancel(nil)
 }
 
@@ -498,7 +498,7 @@ func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) han
 	}
 	r.enter(servers)
 	if len(servers) == 1 {
-		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
+		c.Target.Server, c.Target.To = servers[0].Key, servers[0].Name
 		return (*request).askServers
 	}
 	for _, srv := range servers {
@@ -518,7 +518,7 @@ func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *int
 	var forbidden error
 	for _, srv := range r.servers {
 		r.Sent() // releases the tickets of the previous server: its answer is not delivered
-		c.Target.Server, c.Target.To = srv.Key, "upstream:"+srv.Key
+		c.Target.Server, c.Target.To = srv.Key, srv.Name
 		if forbidden = r.permit(c); forbidden != nil {
 			continue
 		}

@@ -25,6 +25,7 @@ type Session struct {
 	rt       *Router
 	lifetime context.Context
 	cancel   context.CancelCauseFunc
+	unbind   func() bool // Close cancels the requests itself
 	// scope selects the connections that its requests use: its own, or those that its group shares.
 	scope upstream.Scope
 
@@ -50,7 +51,8 @@ type Session struct {
 
 	mu        sync.Mutex
 	revision  string // negotiated by initialize; "" before it
-	client    string // the host's name for the trace
+	client    string // the name that the host gives itself
+	shown     string // the name of the session in the trace
 	pending   map[string]*request
 	over      map[string]overCall // the last one at each server
 	questions map[string]*question
@@ -68,9 +70,10 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
-		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{},
+		Peer: p, rt: rt, pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
+	s.called("unknown")
 	s.newest.Store(&p.Identity)
 	rt.mu.Lock()
 	s.shared = rt.join(s.scope.Group)
@@ -80,6 +83,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	rt.mu.Unlock()
 	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
+	s.unbind = context.AfterFunc(s.lifetime, s.cancelPending)
 	if p.Ordered {
 		s.greeted, s.greet = context.WithCancel(s.lifetime)
 	}
@@ -100,7 +104,9 @@ func (s *Session) Close(reason string) {
 	s.closed = true
 	initialized := s.revision != ""
 	s.mu.Unlock()
+	s.unbind()
 	s.cancel(errSessionClosed)
+	s.cancelPending()
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)
 	s.shared.sessions--
@@ -116,6 +122,15 @@ func (s *Session) Close(reason string) {
 	}
 	if s.scope.Own != nil {
 		s.rt.wg.Go(s.scope.Own.Close)
+	}
+}
+
+// cancelPending cancels the requests of a session that has ended.
+func (s *Session) cancelPending() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.pending {
+		r.cancel(errSessionClosed)
 	}
 }
 
@@ -146,10 +161,15 @@ func (s *Session) clientName() string {
 func (s *Session) name() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ID == "" {
-		return "host:" + s.client
+	return s.shown
+}
+
+// called notes the name that the host gives itself. s.mu is held, or nothing else has s.
+func (s *Session) called(name string) {
+	s.client, s.shown = name, "host:"+name
+	if s.ID != "" {
+		s.shown += "#" + s.ID
 	}
-	return "host:" + s.client + "#" + s.ID
 }
 
 // network returns how the host is reached, in the terms of the OpenTelemetry semantic

@@ -199,7 +199,7 @@ func (r *request) tasksOf(ctx context.Context, of *interceptor.Call, srv *upstre
 	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: of.Origin.Identity, Session: of.Origin.Session, From: "foldgate", Correlates: []string{of.Outcome.Record}},
-		Target: interceptor.Target{Server: srv.Key, To: "upstream:" + srv.Key, Method: of.Target.Method, Params: params, Forward: params},
+		Target: interceptor.Target{Server: srv.Key, To: srv.Name, Method: of.Target.Method, Params: params, Forward: params},
 	}
 	res, err := r.s.rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		cn, err := srv.Connection(ctx, r.s.scope)

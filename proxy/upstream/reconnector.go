@@ -100,9 +100,10 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 			r.mu.Unlock()
 			return nil, fmt.Errorf("upstream %s: %w", name, cmp.Or(r.server.Gone(), errSessionEnded))
 		case r.current != nil && r.trying == nil: // else its owner prepares it
-			defer r.mu.Unlock()
+			c := r.current
 			r.asked = time.Now()
-			return r.current, nil
+			r.mu.Unlock()
+			return c, nil
 		case r.trying == nil && time.Now().Before(r.retryAt) && r.fails > 1:
 			defer r.mu.Unlock()
 			return nil, fmt.Errorf("upstream %s: %w; next attempt in %s: %w", name, errDown, time.Until(r.retryAt).Round(100*time.Millisecond), r.err)

@@ -100,7 +100,7 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
+		s := &Server{Key: key, Name: "upstream:" + key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
 		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(key, u)
@@ -172,6 +172,7 @@ func (t *Set) Close() {
 // exported fields never change. Of Config only Reach holds: a reload may have changed the rest.
 type Server struct {
 	Key    string
+	Name   string // in the trace
 	Config *config.Upstream
 	Log    *slog.Logger
 	set    *Set
