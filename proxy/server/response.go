@@ -41,9 +41,12 @@ type response struct {
 	holds  func() bool             // of a stream that lasts; see sseWriter
 	stop   <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
 
-	begun   atomic.Bool   // a goroutine writes the response
-	written chan struct{} // closed when an event stream that began early is written
+	// begun is set by the goroutine that writes the response: to the channel that it closes afterwards, if
+	// an event stream began early, else to endOfCall.
+	begun atomic.Pointer[chan struct{}]
 }
+
+var endOfCall chan struct{}
 
 // serve runs the calls of a POST on this goroutine, and then writes the response. If a message
 // must be sent before that, or after a silence of wait, another goroutine starts the event
@@ -51,8 +54,8 @@ type response struct {
 // clients.
 func (p *response) serve(wait time.Duration, run func()) {
 	start := func() {
-		if p.begun.CompareAndSwap(false, true) {
-			go func() { defer close(p.written); p.write() }()
+		if written := make(chan struct{}); p.begun.CompareAndSwap(nil, &written) {
+			go func() { defer close(written); p.write() }()
 		}
 	}
 	p.stream.onEvent(p.conn, start)
@@ -63,11 +66,11 @@ func (p *response) serve(wait time.Duration, run func()) {
 	}
 	defer context.AfterFunc(p.r.Context(), func() { p.stream.detach(p.conn) })() // the host left: events take another way
 	run()
-	if p.begun.CompareAndSwap(false, true) {
+	if p.begun.CompareAndSwap(nil, &endOfCall) {
 		p.write()
 		return
 	}
-	<-p.written
+	<-*p.begun.Load()
 }
 
 // write answers with what the stream has now.

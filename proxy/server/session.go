@@ -216,7 +216,7 @@ func (l *legacySession) response(w http.ResponseWriter, r *http.Request, request
 	l.nextID++
 	s, c := newStream(l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
-	return &response{w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK, written: make(chan struct{})}
+	return &response{w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK}
 }
 
 // begin registers a request that was entered. The caller must call serve. The call goes on if its

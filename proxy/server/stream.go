@@ -35,17 +35,18 @@ type stream struct {
 	events  [][]byte // numbers base+1, base+2, …
 	base    uint64
 	sent    uint64
-	queued  int            // bytes in events after sent
-	kept    int            // bytes in events up to sent
-	conn    *streamConn    // the connection that consumes, or nil
-	sse     bool           // an event stream was begun: the host knows an event id
-	post    bool           // the stream of a POST, which ends with its last reply
-	pending int            // replies still to come
-	replies []wire.Message // replies that came before an event stream was begun
+	queued  int             // bytes in events after sent
+	kept    int             // bytes in events up to sent
+	conn    *streamConn     // the connection that consumes, or nil
+	sse     bool            // an event stream was begun: the host knows an event id
+	post    bool            // the stream of a POST, which ends with its last reply
+	pending int             // replies still to come
+	replies []wire.Message  // replies that came before an event stream was begun
+	first   [1]wire.Message // the memory of replies, if there is one
 }
 
 type streamConn struct {
-	wake chan struct{} // capacity 1: there is something to look at
+	wake chan struct{} // capacity 1: there is something to look at; nil before an event stream begins
 	last uint64        // the number of the last event sent when the connection began
 
 	// Guarded by stream.mu.
@@ -55,8 +56,10 @@ type streamConn struct {
 
 // newStream returns the stream of a POST with a number of requests, and its connection.
 func newStream(id uint64, replies, limit int, resume bool) (*stream, *streamConn) {
-	c := &streamConn{wake: make(chan struct{}, 1)}
-	return &stream{id: id, resume: resume, limit: limit, post: true, pending: replies, conn: c}, c
+	c := &streamConn{}
+	s := &stream{id: id, resume: resume, limit: limit, post: true, pending: replies, conn: c}
+	s.replies = s.first[:0]
+	return s, c
 }
 
 // onEvent makes start be called with each event on c from now on, and now if there is one. start
@@ -142,6 +145,9 @@ func (s *stream) begin() (sse bool, replies []wire.Message) {
 		return false, s.replies
 	}
 	s.sse = true
+	if s.conn != nil {
+		s.conn.wake = make(chan struct{}, 1)
+	}
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
 		s.addReply(r)
 	}
