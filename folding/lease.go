@@ -54,12 +54,15 @@ func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) 
 // Context returns the context for the call's work.
 func (l *Lease) Context() context.Context { return l.lifetime }
 
-// Branch returns the branch as it is now, or as it ended.
-func (l *Lease) Branch() Branch {
+// Budget returns the tokens that the branch has used, and those that it may use.
+func (l *Lease) Budget() (used, total int) {
 	l.m.mu.Lock()
 	defer l.m.unlock()
 	l.m.now()
-	return l.b.snapshot()
+	if l.b.Status.Terminal() {
+		return l.b.BudgetUsed, l.b.BudgetTotal
+	}
+	return l.b.ledger.Balance().Used, l.b.BudgetTotal
 }
 
 // Remaining returns the tokens that the branch has left, zero once it has ended.
@@ -103,7 +106,17 @@ func (l *Lease) Charge(n int) error {
 // Exhaust. With fewer than n the lease holds all that was left, to be used or given back with
 // Refund; other leases wait for that. After a nil error the charge is durable. If the branch has
 // ended, nothing is charged, the error is an [*EndedError], and the result must not be delivered.
-func (l *Lease) ChargeUpTo(n int) (granted int, err error) {
+func (l *Lease) ChargeUpTo(n int) (granted int, err error) { return l.chargeUpTo(n, nil) }
+
+// Deliver is [Lease.ChargeUpTo] for the result of the call, whose delivery nothing else can prevent. If
+// all n tokens are granted and the branch has some left, it is [Lease.Release] too: both are one write.
+func (l *Lease) Deliver(n int, o CallOutcome) (granted int, err error) {
+	o = l.forDigest(o)
+	return l.chargeUpTo(n, &o)
+}
+
+// chargeUpTo is ChargeUpTo, or Deliver with an outcome.
+func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 	m, b := l.m, l.b
 	m.mu.Lock()
 	now := m.now()
@@ -129,6 +142,9 @@ func (l *Lease) ChargeUpTo(n int) (granted int, err error) {
 	if 0 < granted && granted < n && !l.holding {
 		l.holding = true
 		b.holders++
+	}
+	if o != nil && granted == n && !b.ledger.Balance().Exhausted() {
+		l.finish(*o)
 	}
 	if err := l.store(granted, now); err != nil {
 		return 0, err
@@ -157,7 +173,7 @@ func (l *Lease) store(n int, now time.Time) error {
 	m.warn(b, now)
 	m.unlock()
 	if err := m.save(b); err != nil {
-		l.Refund(n)
+		l.refund(n, true)
 		return Errorf(ErrStorage, "the charge could not be stored, so nothing is delivered: %w", err)
 	}
 	return nil
@@ -165,12 +181,15 @@ func (l *Lease) store(n int, now time.Time) error {
 
 // Refund gives back tokens that this lease was charged and that are not delivered. After the end
 // of the branch it does nothing.
-func (l *Lease) Refund(n int) {
+func (l *Lease) Refund(n int) { l.refund(n, false) }
+
+// refund is Refund. With released it also refunds what Deliver could not store.
+func (l *Lease) refund(n int, released bool) {
 	m, b := l.m, l.b
 	m.mu.Lock()
 	now := m.now()
 	n = min(n, l.charged)
-	if n < 0 || b.Status.Terminal() || l.released {
+	if n < 0 || b.Status.Terminal() || l.released && !released {
 		m.unlock()
 		return
 	}
@@ -206,8 +225,14 @@ func (l *Lease) Release(o CallOutcome) { l.release(context.Background(), o, fals
 // until that end is durable or wait ends.
 func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 	m, b := l.m, l.b
-	ctx := context.WithoutCancel(l.lifetime)
-	o.Tool, o.Err = m.scrubForDigest(ctx, o.Tool, maxToolName), m.scrubForDigest(ctx, o.Err, maxLastError)
+	defer l.cancel(context.Canceled)
+	m.mu.Lock()
+	released := l.released
+	m.mu.Unlock()
+	if released {
+		return
+	}
+	o = l.forDigest(o)
 	var stored *commit
 	m.mu.Lock()
 	now := m.now()
@@ -215,12 +240,7 @@ func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 		m.unlock()
 		return
 	}
-	l.released = true
-	delete(b.leases, l)
-	l.letGo()
-	if !b.Status.Terminal() {
-		b.Activity.add(o)
-		b.changes++
+	if l.finish(o); !b.Status.Terminal() {
 		if exhaust {
 			m.exhaust(b, now)
 		} else {
@@ -231,10 +251,30 @@ func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 		}
 	}
 	m.unlock()
-	l.cancel(context.Canceled)
 	if stored != nil {
 		_ = stored.waitFor(wait) // the writer logs the error and tries again
 	} else {
 		_ = m.save(b) // which logs the error
+	}
+}
+
+// forDigest returns an outcome as a digest may contain it.
+func (l *Lease) forDigest(o CallOutcome) CallOutcome {
+	ctx := context.WithoutCancel(l.lifetime)
+	o.Tool = l.m.scrubForDigest(ctx, o.Tool, maxToolName)
+	if o.Err != "" {
+		o.Err = l.m.scrubForDigest(ctx, o.Err, maxLastError)
+	}
+	return o
+}
+
+// finish ends the call. Its outcome counts if the branch has not ended. m.mu is held.
+func (l *Lease) finish(o CallOutcome) {
+	l.released = true
+	delete(l.b.leases, l)
+	l.letGo()
+	if !l.b.Status.Terminal() {
+		l.b.Activity.add(o)
+		l.b.changes++
 	}
 }

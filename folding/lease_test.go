@@ -204,10 +204,83 @@ func TestCallAfterItsEnd(t *testing.T) {
 		wantErr(t, name+"(-1)", f(), folding.ErrInvalidInput)
 	}
 	d.Refund(-1)
-	if got := d.Branch().BudgetUsed; got != 1 {
+	if got, _ := d.Budget(); got != 1 {
 		t.Errorf("used after negative amounts = %d, want 1", got)
 	}
 	d.Release(folding.CallOutcome{})
+}
+
+// progressLog notes what a branch's page says after each write.
+type progressLog struct {
+	folding.Repository
+	full  bool
+	pages []folding.Branch
+}
+
+func (r *progressLog) Progress(b folding.Branch) error {
+	if r.full {
+		return errors.New("disk full")
+	}
+	r.pages = append(r.pages, b)
+	return r.Repository.Progress(b)
+}
+
+// Deliver stores the charge and the end of the call in one write, before it returns. A call that does not
+// get all that it asked for, or takes the last token, ends with its release.
+func TestDeliver(t *testing.T) {
+	repo := &progressLog{Repository: folding.NewMemory()}
+	m, _ := open(t, roomy(), folding.Options{Repository: repo})
+	b := create(t, m, alice, folding.CreateRequest{Budget: 101})
+	outcome := folding.CallOutcome{Tool: "read"}
+	page := func(writes, used, calls, running int) {
+		t.Helper()
+		last := repo.pages[len(repo.pages)-1]
+		if len(repo.pages) != writes || last.BudgetUsed != used || last.Activity.Calls != calls || last.Activity.InFlight != running {
+			t.Errorf("%d writes, the last of %d tokens, %d calls, %d running; want %d, %d, %d, %d", len(repo.pages), last.BudgetUsed, last.Activity.Calls, last.Activity.InFlight, writes, used, calls, running)
+		}
+	}
+	c := begin(t, m, b.ID)
+	if err := c.Charge(10); err != nil {
+		t.Fatal(err)
+	}
+	page(1, 11, 0, 1)
+	if n, err := c.Deliver(20, outcome); n != 20 || err != nil {
+		t.Fatalf("Deliver(20) = %d, %v", n, err)
+	}
+	page(2, 31, 1, 0)
+	c.Release(outcome)
+	page(2, 31, 1, 0)
+	if c.Context().Err() == nil {
+		t.Error("the context outlives the call")
+	}
+
+	d := begin(t, m, b.ID)
+	repo.full = true
+	n, err := d.Deliver(20, outcome)
+	wantErr(t, "Deliver to a full disk", err, folding.ErrStorage)
+	repo.full = false
+	if used, total := d.Budget(); n != 0 || used != 31 || total != 101 {
+		t.Errorf("after a full disk %d tokens are granted, %d of %d used; want 0, 31 of 101", n, used, total)
+	}
+	d.Release(outcome)
+
+	e := begin(t, m, b.ID)
+	if n, err := e.Deliver(100, outcome); n != 70 || err != nil {
+		t.Fatalf("Deliver(100) = %d, %v, want the 70 that are left", n, err)
+	}
+	if got := status(t, m, alice, b.ID); got.Activity.InFlight != 1 || got.Status != folding.StatusActive {
+		t.Errorf("a call that holds the rest: %+v, want it running in an active branch", got.Activity)
+	}
+	e.Refund(1)
+	e.Release(outcome)
+	f := begin(t, m, b.ID)
+	if n, err := f.Deliver(1, outcome); n != 1 || err != nil {
+		t.Fatalf("Deliver of the last token = %d, %v", n, err)
+	}
+	f.Release(outcome)
+	if got := status(t, m, alice, b.ID); got.Reason != folding.ReasonBudgetExhausted || got.BudgetUsed != 101 {
+		t.Errorf("the branch of the last token: %s, used %d; want it ended", got.Reason, got.BudgetUsed)
+	}
 }
 
 // A return message is charged to the parent branch.

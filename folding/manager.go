@@ -392,11 +392,13 @@ func (m *Manager) save(b *branch) error {
 	b.saving.Lock()
 	defer b.saving.Unlock()
 	m.mu.Lock()
-	changes, now := b.changes, b.snapshot()
-	m.mu.Unlock()
+	changes := b.changes
 	if b.saved == changes {
+		m.mu.Unlock()
 		return nil
 	}
+	now := b.snapshot()
+	m.mu.Unlock()
 	if err := m.opts.Repository.Progress(now); err != nil {
 		m.log.Error("progress was not stored", "branch_id", now.ID, "error", err)
 		return err

@@ -1,8 +1,9 @@
 package folding
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
@@ -82,7 +83,10 @@ func decodeProgress(raw []byte) (p progress) {
 	return p
 }
 
-func checksum(text []byte) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE(text)) }
+func checksum(text []byte) string {
+	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(text))
+	return hex.EncodeToString(sum)
+}
 
 // add gives a branch a page and writes it.
 func (f *progressFile) add(b Branch) error {

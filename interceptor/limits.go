@@ -159,10 +159,16 @@ func remedy(e *limits.ExceededError, made bool) string {
 }
 
 // take charges up to n tokens of a result to the branch of a call and to the limits. It returns how
-// many may be delivered and, if that is fewer because of a limit, which. A call in main has no lease.
-func (o *Outcome) take(ctx context.Context, n int) (granted int, spent *limits.ExceededError, err error) {
+// many may be delivered and, if that is fewer because of a limit, which. A call in main has no lease. of is
+// what the branch keeps of the call.
+func (o *Outcome) take(ctx context.Context, n int, of folding.CallOutcome) (granted int, spent *limits.ExceededError, err error) {
 	if granted = n; o.lease != nil {
-		if granted, err = o.lease.ChargeUpTo(n); err != nil { // the branch has ended
+		if o.spend == nil { // no limit can refuse the result
+			granted, err = o.lease.Deliver(n, of)
+		} else {
+			granted, err = o.lease.ChargeUpTo(n)
+		}
+		if err != nil { // the branch has ended
 			o.Late = true
 			return 0, nil, err
 		}

@@ -55,8 +55,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 			if err != nil {
 				outcome.Err = err.Error()
 			}
-			b := lease.Branch()
-			tokens.BranchUsed, tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
+			tokens.BranchUsed, tokens.BranchBudget = lease.Budget()
 			lease.Release(outcome)
 		}()
 		if err := lease.Charge(tokens.In); err != nil {
@@ -90,7 +89,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	if l != nil && o.Read != nil { // now it is known who made the result
 		o.spend = l.By(o.spend, l.useOf(c))
 	}
-	granted, spent, err := o.take(ctx, want)
+	granted, spent, err := o.take(ctx, want, outcome)
 	o.Unconfirmed = o.Unconfirmed || !o.spend.Confirmed()
 	switch {
 	case o.Late: // the branch has ended: nothing is charged or delivered
