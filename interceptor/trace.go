@@ -115,7 +115,7 @@ func (r *Recorder) response(c *Call, res *Result, err error) error {
 	case res.Error != nil:
 		a.IsError, body, extra = true, res.Error, res.Extra
 	default:
-		a.IsError, body, extra, member = res.Failed(), res.Body, res.Extra, resultMember
+		a.IsError, body, extra, member = c.ofTool() && res.Failed(), res.Body, res.Extra, resultMember
 	}
 	if err == nil {
 		a.Bytes = int64(len(body) + len(extra))

@@ -175,6 +175,16 @@ func (c *listCache) peek(k catalog.Kind) *catalog.List {
 	return c.lists[k]
 }
 
+// fresh returns a list that needs no fetch, or none but the one under way. It is nil if there is none.
+func (c *listCache) fresh(k catalog.Kind) *catalog.List {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stored[k] && c.begun[k].IsZero() {
+		return nil
+	}
+	return c.lists[k]
+}
+
 // doubt marks the lists as possibly changed.
 func (c *listCache) doubt() {
 	c.mu.Lock()
@@ -369,6 +379,9 @@ func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, srv := range servers {
+		if lists[i] = s.lists(srv).fresh(k); lists[i] != nil {
+			continue
+		}
 		wg.Go(func() { lists[i], errs[i] = rt.list(ctx, wait, s, srv, k, causes) })
 	}
 	wg.Wait()
