@@ -2,7 +2,10 @@
 
 package proxy
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+)
 
 // The guard on what a call costs from the HTTP endpoint to the connection to the upstream, in
 // allocations: they are the same on every machine, times are not. The limits leave room for a few more
@@ -31,6 +34,39 @@ func TestAllocationsWithManyUpstreams(t *testing.T) {
 	one, many := allocations(costGateway(t, false, false, 100, 1, 50)), allocations(costGateway(t, false, false, 100, 30, 50))
 	if many > one+1 {
 		t.Errorf("a call allocates %.0f times with 30 upstreams, %.0f with one", many, one)
+	}
+}
+
+// A list of tools that the gateway has is not made again: 61 servers with 17 tools each cost what one with
+// as many costs, and a further session makes no copy of it. The room for bytes is for pools that the
+// collector empties.
+func TestAllocationsOfAList(t *testing.T) {
+	const request = `"x":0`
+	for _, modern := range []bool{false, true} {
+		list := func(servers, tools int) (*costHost, func(), int) {
+			h := newCostHost(t, modern, 0, servers, tools)
+			size := h.once("tools/list", request).Body.Len()
+			return h, h.caller("tools/list", request, size-100), size
+		}
+		_, one, _ := list(1, 61*17)
+		h, many, size := list(61, 17)
+		few, n := allocations(one), allocations(many)
+		if n > few+12 {
+			t.Errorf("modern: %v: a list of 61 servers takes %.0f allocations, of one server %.0f", modern, n, few)
+		}
+		const times = 50
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range times {
+			h.connect() // of a legacy host
+			h.caller("tools/list", request, size-100)()
+		}
+		runtime.ReadMemStats(&after)
+		each := int(after.TotalAlloc-before.TotalAlloc) / times
+		if each > size/2 {
+			t.Errorf("modern: %v: a session that reads a list of %d bytes allocates %d", modern, size, each)
+		}
+		t.Logf("modern: %v: %.0f allocations, with one server %.0f; a session and its list of %d bytes allocate %d", modern, n, few, size, each)
 	}
 }
 

@@ -38,12 +38,15 @@ func (l *costConn) Call(_ context.Context, c *conn.Request) (wire.Message, error
 	if c.Method == "tools/list" {
 		out := []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"message":{"type":"string"}}}}`)
 		for i := 1; i < l.tools; i++ {
-			out = fmt.Appendf(out, `,{"name":"more_%d","inputSchema":{"type":"object"}}`, i)
+			out = fmt.Appendf(out, `,{"name":"more_%d","description":"%s","inputSchema":{"type":"object","properties":{"path":{"type":"string","description":"The file to read, relative to the project."},"limit":{"type":"integer","description":"The largest number of lines."}},"required":["path"]}}`, i, costDescription)
 		}
 		return wire.Message{Result: append(out, `]}`...)}, nil
 	}
 	return wire.Message{Result: l.result}, nil
 }
+
+// costDescription is about as long as those of servers.
+const costDescription = "Reads a file of the project and returns its lines with their numbers. Use it before an edit, and after one to see what it did. A file that is too long is cut: ask for the rest with another call. Directories are refused."
 
 func (l *costConn) Send(context.Context, wire.Message) error { return nil }
 func (l *costConn) Done() <-chan struct{}                    { return l.gone }
@@ -62,6 +65,21 @@ const costBudget = 1 << 30
 // costGateway is a whole gateway, from the HTTP endpoint to a connection that costs
 // nothing, and a func that serves one call of it.
 func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int, all ...limits.Limit) func() {
+	h := newCostHost(tb, modern, size, upstreams, tools, all...)
+	args := `{"message":"hello"}`
+	if branch {
+		res := h.once("tools/call", `"name":"branch_create","arguments":{"description":"cost"}`).Body.Bytes()
+		id, ok := rawjson.GetString(res, "result", "structuredContent", "branch_id")
+		if !ok {
+			tb.Fatalf("branch_create: %s", res)
+		}
+		args = `{"message":"hello","branch_id":"` + id + `"}`
+	}
+	return h.caller("tools/call", `"name":"up0__echo","arguments":`+args, size)
+}
+
+// newCostHost is a host of such a gateway.
+func newCostHost(tb testing.TB, modern bool, size, upstreams, tools int, all ...limits.Limit) *costHost {
 	cfg := config.Default()
 	cfg.Budgets.Limits = all
 	cfg.StateDir, cfg.Dir = tb.TempDir(), tb.TempDir()
@@ -89,20 +107,16 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int,
 		_ = g.Close(context.Background())
 	})
 	h := &costHost{tb: tb, e: e, modern: modern}
-	if !modern {
+	h.connect()
+	h.once("tools/list", `"x":0`) // as hosts do before they call
+	return h
+}
+
+// connect opens a session of the host.
+func (h *costHost) connect() {
+	if !h.modern {
 		h.session = h.once("initialize", `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cost","version":"1"}`).Header().Get(wire.HeaderSession)
 	}
-	h.once("tools/list", `"x":0`) // as hosts do before they call
-	args := `{"message":"hello"}`
-	if branch {
-		res := h.once("tools/call", `"name":"branch_create","arguments":{"description":"cost"}`).Body.Bytes()
-		id, ok := rawjson.GetString(res, "result", "structuredContent", "branch_id")
-		if !ok {
-			tb.Fatalf("branch_create: %s", res)
-		}
-		args = `{"message":"hello","branch_id":"` + id + `"}`
-	}
-	return h.caller(`"name":"up0__echo","arguments":`+args, size)
 }
 
 const costMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
@@ -158,9 +172,9 @@ func (h *costHost) once(method, params string) *httptest.ResponseRecorder {
 	return rec
 }
 
-// caller returns a func that makes the same call each time.
-func (h *costHost) caller(params string, size int) func() {
-	text, header := h.message("tools/call", params)
+// caller returns a func that sends the same request each time. The answer has at least size bytes.
+func (h *costHost) caller(method, params string, size int) func() {
+	text, header := h.message(method, params)
 	r := h.request(text, header)
 	body := strings.NewReader(text)
 	r.Body, r.ContentLength = io.NopCloser(body), int64(len(text))
@@ -170,7 +184,7 @@ func (h *costHost) caller(params string, size int) func() {
 		clear(w.h)
 		w.n = 0
 		if h.e.ServeHTTP(w, r); w.status != 200 || w.n < size {
-			h.tb.Fatalf("status %d, %d bytes: %s", w.status, w.n, h.once("tools/call", params).Body)
+			h.tb.Fatalf("status %d, %d bytes: %s", w.status, w.n, h.once(method, params).Body)
 		}
 	}
 }
@@ -213,6 +227,22 @@ func BenchmarkGatewayUpstreams(b *testing.B) {
 			call := costGateway(b, false, false, 100, n, 50)
 			call()
 			b.ReportAllocs()
+			for b.Loop() {
+				call()
+			}
+		})
+	}
+}
+
+// BenchmarkGatewayToolsList is a list of tools that the gateway has: of 61 servers with 17 tools each.
+func BenchmarkGatewayToolsList(b *testing.B) {
+	for _, modern := range []bool{false, true} {
+		b.Run(map[bool]string{false: "legacy", true: "modern"}[modern], func(b *testing.B) {
+			h := newCostHost(b, modern, 0, 61, 17)
+			size := h.once("tools/list", `"x":0`).Body.Len()
+			call := h.caller("tools/list", `"x":0`, size-100)
+			b.ReportAllocs()
+			b.SetBytes(int64(size))
 			for b.Loop() {
 				call()
 			}
