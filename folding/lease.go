@@ -2,6 +2,7 @@ package folding
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -258,10 +259,15 @@ func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 	}
 }
 
-// forDigest returns an outcome as a digest may contain it.
+// forDigest returns an outcome as a digest may contain it. A tool that the digest names is clean.
 func (l *Lease) forDigest(o CallOutcome) CallOutcome {
+	l.m.mu.Lock()
+	named := slices.ContainsFunc(l.b.Activity.Tools, func(t ToolCount) bool { return t.Tool == o.Tool })
+	l.m.mu.Unlock()
 	ctx := context.WithoutCancel(l.lifetime)
-	o.Tool = l.m.scrubForDigest(ctx, o.Tool, maxToolName)
+	if !named {
+		o.Tool = l.m.scrubForDigest(ctx, o.Tool, maxToolName)
+	}
 	if o.Err != "" {
 		o.Err = l.m.scrubForDigest(ctx, o.Err, maxLastError)
 	}
