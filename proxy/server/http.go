@@ -271,7 +271,13 @@ func (srv *HTTP) Handler() http.Handler {
 	}
 	mux.HandleFunc("GET "+auth.MetadataPath, srv.metadata)
 	mux.HandleFunc("GET "+auth.MetadataPath+"/", srv.metadata)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := branchOf(r.URL.Path); ok { // most requests: they need no other route
+			srv.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
