@@ -72,9 +72,9 @@ func TestAllocationsOfAList(t *testing.T) {
 
 func allocations(call func()) float64 {
 	call() // caches fill
-	least := testing.AllocsPerRun(200, call)
-	for range 2 { // work in the background only adds
-		least = min(least, testing.AllocsPerRun(200, call))
+	least := testing.AllocsPerRun(50, call)
+	for range 19 { // work in the background only adds
+		least = min(least, testing.AllocsPerRun(50, call))
 	}
 	return least
 }
