@@ -49,7 +49,7 @@ type Recorder struct {
 	Team func(principal string) string
 	Log  *slog.Logger
 
-	words [256]atomic.Pointer[[2]string] // texts that were checked, and their clean forms; see word
+	words [256][2]atomic.Pointer[[2]string] // texts that were checked, and their clean forms; see word
 
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
@@ -305,13 +305,16 @@ func (r *Recorder) word(text string) string {
 	if text == "" || r.Boundary == nil {
 		return text
 	}
-	place := &r.words[maphash.String(wordSeed, text)%uint64(len(r.words))]
-	if known := place.Load(); known != nil && known[0] == text {
-		return known[1]
+	// Two places, or one of some 20 sessions would have two texts that displace each other in each call.
+	places := &r.words[maphash.String(wordSeed, text)%uint64(len(r.words))]
+	for i := range places {
+		if known := places[i].Load(); known != nil && known[0] == text {
+			return known[1]
+		}
 	}
 	clean := strings.ReplaceAll(r.Boundary.Text(text), "[REDACTED:", "[SECRET:")
 	if len(text) <= examinedWord {
-		place.Store(&[2]string{text, clean})
+		places[1].Store(places[0].Swap(&[2]string{text, clean}))
 	}
 	return clean
 }
