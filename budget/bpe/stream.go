@@ -105,7 +105,7 @@ func (s *Stream) take(p []byte) int {
 		s.cut = append(s.cutRoom[:0], p...)
 		return len(p)
 	}
-	if utf8.Valid(whole) {
+	if valid(whole) {
 		s.text = append(s.text, whole...)
 		return len(whole)
 	}

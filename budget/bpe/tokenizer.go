@@ -63,7 +63,7 @@ func (t *Tokenizer) count(b []byte, limit int) int {
 	w := t.worker()
 	defer t.release(w)
 	// A stream stops at the limit without a look at all of b.
-	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && utf8.Valid(b) {
+	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && valid(b) {
 		tokens, _ := w.count(b, len(b), limit)
 		return tokens
 	}

@@ -35,7 +35,7 @@ func (t *Tokenizer) Truncate(b []byte, n int) (length, tokens int) {
 func (t *Tokenizer) cut(b []byte, n int) int {
 	w := t.worker()
 	defer t.release(w)
-	if utf8.Valid(b) {
+	if valid(b) {
 		return w.cut(b, n)
 	}
 	whole := bytes.Map(func(r rune) rune { return r }, b) // U+FFFD for each invalid byte
