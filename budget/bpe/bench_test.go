@@ -160,7 +160,10 @@ func ends(c *counter, text string) (ends []int) {
 	for i := 0; i < len(text); {
 		var k block
 		k.load(b[i:], blockSize)
-		starts := k.certain(g.split(&k))
+		starts := uint64(0)
+		if k.cut > 0 {
+			starts = k.certain(g.split(&k))
+		}
 		for starts &= starts - 1; starts != 0; starts &= starts - 1 {
 			ends = append(ends, i+bits.TrailingZeros64(starts))
 		}

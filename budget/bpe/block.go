@@ -66,7 +66,40 @@ func (k *block) load(text []byte, n uint) {
 	k.digit, k.space = exchange(c, d, 8, bytes)
 	k.newline, k.white = exchange(e, f, 8, bytes)
 	k.apostrophe, h = exchange(g, h, 8, bytes)
-	k.cutAt(h)
+	if h != 0 {
+		k.wide(h)
+	}
+}
+
+// wide adds letters of two bytes in upper or lower case to the sets. wide is the set of bytes that
+// are not ASCII. It cuts the block at the first of them that belongs to another character.
+func (k *block) wide(wide uint64) {
+	for wide != 0 {
+		i := bits.TrailingZeros64(wide)
+		c := k.text[i]
+		class := classes[rune(c&0x1f)<<6|rune(k.text[i+1]&0x3f)]
+		if c >= firstCaseless || class != classUpper && class != classLower {
+			k.cutAt(wide)
+			return
+		}
+		both := uint64(3) << uint(i)
+		k.letter |= both
+		if class == classLower {
+			k.small |= both
+		}
+		wide &^= both
+	}
+}
+
+// firstCaseless is the first byte of a character that few texts have among letters with case. Latin,
+// Greek and Cyrillic letters begin with lower ones.
+const firstCaseless = 0xd4
+
+// worthBlock reports whether the eight bytes of w, the start of a text, have only ASCII and bytes
+// below firstCaseless.
+func worthBlock(w uint64) bool {
+	const ones = 0x0101010101010101
+	return (w&(0x7f*ones)+(0x100-firstCaseless)*ones)&w&(0x80*ones) == 0
 }
 
 // exchange swaps the parts of a that low does not select with the parts of b, n bits lower, that

@@ -113,7 +113,7 @@ func (t *Tokenizer) release(w *worker) {
 // If the number is above limit, some tokens of the last piece may be missing from it.
 func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 	for end < len(b) && tokens <= limit {
-		if ahead := b[end:]; len(ahead) >= 8 && binary.LittleEndian.Uint64(ahead)&0x8080808080808080 == 0 {
+		if ahead := b[end:]; len(ahead) >= 8 && worthBlock(binary.LittleEndian.Uint64(ahead)) {
 			t, n, cut := w.countBlock(ahead, bound-end)
 			tokens += t
 			end += n
@@ -147,6 +147,9 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 		size = uint(min(copied, blockSize))
 	}
 	k.load(text, size)
+	if k.cut == 0 {
+		return 0, 0, true
+	}
 	starts := k.certain(w.pattern.split(k))
 	if bound < blockSize {
 		starts &= 2<<uint(bound) - 1
