@@ -43,7 +43,7 @@ func (w *worker) cjkTokens(piece []byte, limit int) (tokens int) {
 }
 
 // cjkPairBits is the binary logarithm of the size of the set of pairs, in bits.
-const cjkPairBits = 17
+const cjkPairBits = 19
 
 // cjkPair reports whether some token may join the two characters.
 func (t *charTable) cjkPair(before, after rune) bool {
