@@ -84,7 +84,7 @@ func parseLine(token, line []byte) (n int, rank uint32, err error) {
 
 // newVocabulary returns an empty vocabulary for about size tokens.
 func newVocabulary(size int) *vocabulary {
-	log := bits.Len(uint(2*size - 1))
+	log := bits.Len(uint(size - 1))
 	v := &vocabulary{
 		bytePairs: make([]uint32, 1<<16),
 		pairs:     make([]uint64, 1<<log),
