@@ -5,7 +5,7 @@ import "math/bits"
 const blockSize = 64
 
 // A block is 64 bytes of text, from the start of a piece, as sets of positions: bit i is for byte
-// i. In ASCII, the classes of the characters and their neighbours decide where pieces start. So a
+// i. In ASCII and letters of two bytes, the classes of the characters and their neighbours decide where pieces start. So a
 // few operations on these sets find the pieces of the whole block, without a branch for each
 // character, as in simdjson and parabix.
 //
@@ -21,7 +21,8 @@ type block struct {
 	newline    uint64 // \r and \n
 	white      uint64 // all white space
 	apostrophe uint64
-	cut        uint // the end of the ASCII text, or less
+	wide       uint64 // bytes that are not ASCII
+	cut        uint   // the end of the text that the sets express
 }
 
 // marks has, for each byte value, the sets of a block that it is in: bit 0 for the first set, bit
@@ -66,15 +67,15 @@ func (k *block) load(text []byte, n uint) {
 	k.digit, k.space = exchange(c, d, 8, bytes)
 	k.newline, k.white = exchange(e, f, 8, bytes)
 	k.apostrophe, h = exchange(g, h, 8, bytes)
-	if h != 0 {
-		k.wide(h)
+	if k.wide = h; h != 0 {
+		k.addLetters()
 	}
 }
 
-// wide adds letters of two bytes in upper or lower case to the sets. wide is the set of bytes that
-// are not ASCII. It cuts the block at the first of them that belongs to another character.
-func (k *block) wide(wide uint64) {
-	for wide != 0 {
+// addLetters adds letters of two bytes, in upper or lower case, to the sets. It cuts the block at
+// the first other character that is not ASCII.
+func (k *block) addLetters() {
+	for wide := k.wide; wide != 0; {
 		i := bits.TrailingZeros64(wide)
 		c := k.text[i]
 		class := classes[rune(c&0x1f)<<6|rune(k.text[i+1]&0x3f)]

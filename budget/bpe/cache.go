@@ -2,22 +2,35 @@ package bpe
 
 import "encoding/binary"
 
-// Lengths of pieces and sizes of the cache. 15 bytes and two numbers fit in 16 bytes, 62 bytes
-// and two numbers in 64. Most pieces of text are short words.
+// Lengths of pieces and sizes of the cache. 7 bytes and two numbers fit in 8 bytes, 15 bytes and
+// two numbers in 16, 62 bytes and two numbers in 64. Most pieces of text are short words.
 const (
+	smallPiece = 7
 	shortPiece = 15
 	longPiece  = 62
-	shortBits  = 15
-	longBits   = 11
+	smallBits  = 15
+	shortBits  = 14
+	longBits   = 12
 )
 
 // A cache holds the number of tokens of pieces that a worker counted. Newer ones displace older.
 type cache struct {
+	small [1 << smallBits][2]smallEntry
 	short [1 << shortBits][2]shortEntry
 	long  [1 << longBits]longEntry
 }
 
-// A shortKey holds a piece of at most shortPiece bytes, and its length in the highest four bits.
+// A smallKey holds a piece of at most smallPiece bytes and, in the next three bits, its length.
+type smallKey uint64
+
+// A smallEntry is a smallKey and, in the highest bits, the tokens. A zero entry is empty.
+type smallEntry uint64
+
+// smallTokens is the number of bits below the tokens in a smallEntry.
+const smallTokens = 59
+
+// A shortKey holds a longer piece of at most shortPiece bytes, and its length in the highest four
+// bits.
 type shortKey struct{ low, high uint64 }
 
 // A shortEntry is a shortKey and, in the next four bits, the tokens. A zero entry is empty.
@@ -29,48 +42,72 @@ type longEntry struct {
 	text           [longPiece]byte
 }
 
-// masks selects the bytes of a piece of each length from 16 bytes.
-var masks = func() (m [16]shortKey) {
-	for i := range m {
-		m[i].low = 1<<(8*uint(i)) - 1
-		if i > 8 {
-			m[i].high = 1<<(8*uint(i-8)) - 1
-		}
-	}
-	return m
-}()
+func newSmallKey(text *[8]byte, n uint) smallKey {
+	other := 64 - 8*n
+	return smallKey(binary.LittleEndian.Uint64(text[:])<<other>>other | uint64(n)<<56)
+}
 
 func newShortKey(text *[16]byte, n uint) shortKey {
-	m := &masks[n&15]
+	other := 128 - 8*n
 	return shortKey{
-		binary.LittleEndian.Uint64(text[:8]) & m.low,
-		binary.LittleEndian.Uint64(text[8:])&m.high | uint64(n)<<60,
+		binary.LittleEndian.Uint64(text[:8]),
+		binary.LittleEndian.Uint64(text[8:])<<other>>other | uint64(n)<<60,
 	}
 }
 
-// shortKeyAt returns the key of the n bytes of b at i.
-func shortKeyAt(b []byte, i, n int) shortKey {
-	if i+16 <= len(b) {
-		return newShortKey((*[16]byte)(b[i:]), uint(n))
-	}
-	var end [16]byte
-	copy(end[:], b[i:])
-	return newShortKey(&end, uint(n))
-}
-
-func (c *cache) entries(k shortKey) *[2]shortEntry {
-	h := (k.low ^ k.high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
-	return &c.short[(h^h>>32)>>7&(1<<shortBits-1)]
+func (e smallEntry) get(k smallKey) (tokens int, ok bool) {
+	differ := uint64(e) ^ uint64(k)
+	return int(differ >> smallTokens), differ<<(64-smallTokens) == 0
 }
 
 func (e shortEntry) get(k shortKey) (tokens int, ok bool) {
 	return int(e.high >> 56 & 0xf), e.low == k.low && e.high&^(0xf<<56) == k.high
 }
 
-// first looks k up in the first of its entries, where most pieces are found.
-func (c *cache) first(k shortKey) (tokens int, ok bool) { return c.entries(k)[0].get(k) }
+func (c *cache) entries(k smallKey) *[2]smallEntry {
+	return &c.small[uint64(k)*0x9e3779b97f4a7c15>>(64-smallBits)]
+}
 
-func (w *worker) shortTokens(k shortKey, piece []byte) int {
+// add adds an entry of a new piece. It displaces the second one, until it is found there. So words
+// that repeat are safe from random text, which does not.
+func add[E comparable](entries *[2]E, e E) {
+	var empty E
+	if entries[0] == empty {
+		entries[0] = e
+	} else {
+		entries[1] = e
+	}
+}
+
+// shortTokens counts the n bytes of b at i, at most shortPiece.
+func (w *worker) shortTokens(b []byte, i, n int) int {
+	var end [16]byte
+	text := &end
+	if i+16 <= len(b) {
+		text = (*[16]byte)(b[i:])
+	} else {
+		copy(end[:], b[i:])
+	}
+	if n <= smallPiece {
+		return w.smallTokens(newSmallKey((*[8]byte)(text[:]), uint(n)), b[i:i+n])
+	}
+	k := newShortKey(text, uint(n))
+	h := (k.low ^ k.high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
+	e := &w.cache.short[(h^h>>32)>>7&(1<<shortBits-1)]
+	if tokens, ok := e[0].get(k); ok {
+		return tokens
+	}
+	if tokens, ok := e[1].get(k); ok {
+		e[0], e[1] = e[1], e[0]
+		return tokens
+	}
+	tokens := w.merge(b[i : i+n])
+	add(e, shortEntry{k.low, k.high | uint64(tokens)<<56})
+	return tokens
+}
+
+// smallTokens counts a piece of at most smallPiece bytes, which has the key k.
+func (w *worker) smallTokens(k smallKey, piece []byte) int {
 	e := w.cache.entries(k)
 	if tokens, ok := e[0].get(k); ok {
 		return tokens
@@ -80,13 +117,7 @@ func (w *worker) shortTokens(k shortKey, piece []byte) int {
 		return tokens
 	}
 	tokens := w.merge(piece)
-	// A new piece displaces the second entry, until it is found there. So words that repeat are
-	// safe from random text, which does not.
-	place := 0
-	if e[0].high != 0 {
-		place = 1
-	}
-	e[place] = shortEntry{k.low, k.high | uint64(tokens)<<56}
+	add(e, smallEntry(k)|smallEntry(tokens)<<smallTokens)
 	return tokens
 }
 

@@ -156,30 +156,42 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 	}
 	n = bits.Len64(starts) - 1
 
-	// A piece of one byte is one token. A piece of two bytes is one or two.
-	long := starts &^ (starts >> 1) &^ (1 << uint(n))
-	two := long & (starts >> 2)
-	long &^= two
-	tokens = bits.OnesCount64(starts) - 1 - bits.OnesCount64(long) + bits.OnesCount64(two)
+	// A piece of one byte is one token. The other pieces follow by length.
+	inside := (1<<uint(n) - 1) &^ starts // bytes that do not start a piece
+	pieces := starts &^ (1 << uint(n))
+	long := pieces & (inside >> 1)
+	two := long &^ (inside >> 2)
+	long &= inside >> 2
+	three := long &^ (inside >> 3) &^ (k.wide | k.wide>>1 | k.wide>>2)
+	long &^= three
+	tokens = bits.OnesCount64(pieces &^ (inside >> 1))
+	at := (*[blockRoom]byte)(text)
 	for ; two != 0; two &= two - 1 {
 		i := bits.TrailingZeros64(two) & (blockSize - 1)
-		if w.v.pair(w.v.byteRank[text[i]], w.v.byteRank[text[i+1]]) != noRank {
-			tokens--
-		}
+		tokens += 2 - w.v.isTwo(binary.LittleEndian.Uint32(at[i:]))
+	}
+	for ; three != 0; three &= three - 1 {
+		// Two of three bytes merge if they are a token, and then merge with the third if all
+		// three are one.
+		i := bits.TrailingZeros64(three) & (blockSize - 1)
+		t := binary.LittleEndian.Uint32(at[i:])
+		tokens += 3 - (w.v.isTwo(t) | w.v.isTwo(t>>8)) - w.v.isThree(t)
 	}
 	for ; long != 0; long &= long - 1 {
 		i := uint(bits.TrailingZeros64(long)) & (blockSize - 1)
-		length := uint(bits.TrailingZeros64(starts>>i>>1)) + 1
-		if length > shortPiece {
-			tokens += w.longTokens(b[i : i+length])
-			continue
-		}
-		key := newShortKey((*[16]byte)(text[i:]), length)
-		if cached, ok := w.cache.first(key); ok { // without a call
+		switch length := uint(bits.TrailingZeros64(starts>>i>>1)) + 1; {
+		case length <= smallPiece:
+			key := newSmallKey((*[8]byte)(at[i:]), length)
+			cached, ok := w.cache.entries(key)[0].get(key) // without a call
+			if !ok {
+				cached = w.smallTokens(key, b[i:i+length])
+			}
 			tokens += cached
-			continue
+		case length <= shortPiece:
+			tokens += w.shortTokens(text, int(i), int(length))
+		default:
+			tokens += w.longTokens(b[i : i+length])
 		}
-		tokens += w.shortTokens(key, b[i:i+length])
 	}
 	return tokens, n, k.cut < size || n == 0 || len(b) <= blockSize
 }
@@ -190,10 +202,7 @@ func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 	case n == 1:
 		return 1
 	case n == 2:
-		if w.v.pair(w.v.byteRank[b[i]], w.v.byteRank[b[i+1]]) == noRank {
-			return 2
-		}
-		return 1
+		return 2 - w.v.isTwo(uint32(b[i])|uint32(b[i+1])<<8)
 	case n > shortPiece && isCJK(b[end-3]):
 		return w.cjkTokens(b[i:end], limit)
 	}
@@ -204,7 +213,7 @@ func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 func (w *worker) partTokens(b []byte, i, end, limit int) int {
 	switch n := end - i; {
 	case n <= shortPiece:
-		return w.shortTokens(shortKeyAt(b, i, n), b[i:end])
+		return w.shortTokens(b, i, n)
 	case n <= longPiece:
 		return w.longTokens(b[i:end])
 	}

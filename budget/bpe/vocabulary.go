@@ -28,10 +28,12 @@ const (
 // without the bytes, is enough.
 type vocabulary struct {
 	byteRank  [256]uint32
-	bytePairs []uint32 // rank of the pair of two bytes' ranks, first<<8 | second
-	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
-	shift     uint     // from a hash to an index in pairs
-	filter    []uint64 // a bit for each slot in four that some key hashes to
+	bytePairs []uint32             // rank of the pair of two bytes' ranks, first<<8 | second
+	twos      [1 << 16 / 64]uint64 // a bit for each two bytes: whether they are a token
+	threes    [1 << 21 / 64]uint64 // a bit for each three bytes of ASCII: whether they are one
+	pairs     []uint64             // open addressing: left, right and merged rank in 18 bits each
+	shift     uint                 // from a hash to an index in pairs
+	filter    []uint64             // a bit for each slot in four that some key hashes to
 	chars     *charTable
 }
 
@@ -104,7 +106,34 @@ func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	if left|right < 256 {
 		v.bytePairs[left<<8|right] = rank
 	}
+	switch {
+	case len(token) == 2:
+		i := indexTwo(uint32(token[0]) | uint32(token[1])<<8)
+		v.twos[i/64] |= 1 << (i % 64)
+	case len(token) == 3 && token[0]|token[1]|token[2] < utf8.RuneSelf:
+		i := indexThree(uint32(token[0]) | uint32(token[1])<<8 | uint32(token[2])<<16)
+		v.threes[i/64] |= 1 << (i % 64)
+	}
 	v.chars.add(token, n, rank)
+}
+
+func indexTwo(text uint32) uint32 { return text & 0xffff }
+
+// indexThree has three bytes that share the first two next to each other.
+func indexThree(text uint32) uint32 {
+	return text&0x7f<<14 | text>>8&0x7f<<7 | text>>16&0x7f
+}
+
+// isTwo returns 1 if the low two bytes of text are a token, and else 0.
+func (v *vocabulary) isTwo(text uint32) int {
+	i := indexTwo(text)
+	return int(v.twos[i/64] >> (i % 64) & 1)
+}
+
+// isThree returns 1 if the low three bytes of text, all ASCII, are a token, and else 0.
+func (v *vocabulary) isThree(text uint32) int {
+	i := indexThree(text)
+	return int(v.threes[i/64] >> (i % 64) & 1)
 }
 
 // filterExtra is how many more bits of a hash the filter uses than the table. Without the filter
