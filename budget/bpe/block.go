@@ -92,8 +92,7 @@ func (k *block) addLetters() {
 	}
 }
 
-// firstCaseless is the first byte of a character that few texts have among letters with case. Latin,
-// Greek and Cyrillic letters begin with lower ones.
+// Latin, Greek and Cyrillic letters begin with a byte below firstCaseless.
 const firstCaseless = 0xd4
 
 // worthBlock reports whether the eight bytes of w, the start of a text, have only ASCII and bytes

@@ -108,7 +108,7 @@ func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	}
 	switch {
 	case len(token) == 2:
-		i := indexTwo(uint32(token[0]) | uint32(token[1])<<8)
+		i := uint(token[0]) | uint(token[1])<<8
 		v.twos[i/64] |= 1 << (i % 64)
 	case len(token) == 3 && token[0]|token[1]|token[2] < utf8.RuneSelf:
 		i := indexThree(uint32(token[0]) | uint32(token[1])<<8 | uint32(token[2])<<16)
@@ -117,16 +117,15 @@ func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.chars.add(token, n, rank)
 }
 
-func indexTwo(text uint32) uint32 { return text & 0xffff }
-
-// indexThree has three bytes that share the first two next to each other.
+// indexThree returns the place in threes of the low three bytes of text. Bytes that differ only in the
+// last one are neighbours.
 func indexThree(text uint32) uint32 {
 	return text&0x7f<<14 | text>>8&0x7f<<7 | text>>16&0x7f
 }
 
 // isTwo returns 1 if the low two bytes of text are a token, and else 0.
 func (v *vocabulary) isTwo(text uint32) int {
-	i := indexTwo(text)
+	i := text & 0xffff
 	return int(v.twos[i/64] >> (i % 64) & 1)
 }
 
