@@ -5,9 +5,9 @@ import "math/bits"
 const blockSize = 64
 
 // A block is 64 bytes of text, from the start of a piece, as sets of positions: bit i is for byte
-// i. In ASCII and letters of two bytes, the classes of the characters and their neighbours decide where pieces start. So a
-// few operations on these sets find the pieces of the whole block, without a branch for each
-// character, as in simdjson and parabix.
+// i. In ASCII and letters of two bytes, the classes of the characters and their neighbours decide
+// where pieces start. So a few operations on these sets find the pieces of the whole block, without
+// a branch for each character, as in simdjson and parabix.
 //
 // A block begins where a piece does, so it does not depend on the text before it. It is cut at
 // its end, and at text that the sets cannot express. Only pieces with a certain end before the
