@@ -1,0 +1,414 @@
+package scrub
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
+)
+
+// appendTables appends the columns with secrets of the tables in whose headers names match.
+func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
+	tried, table, columns := -1, -1, -1 // the ends of the last line that appendTable tried, and of the last tables, or of a line that begins none
+	stripped := -1                      // the end of the last lines with a prefix
+	below := -1                         // the end of the first row of the table: the line above may be a title, and this its header
+	var runs [len(separators)]run       // by separator
+	for _, n := range names {
+		if n.Start <= tried || n.Start > below && n.Start <= min(table, columns) {
+			continue
+		}
+		header := lineAt(text, strings.LastIndexByte(text[:n.Start], '\n')+1)
+		if header.Start >= stripped {
+			var err error
+			if all, stripped, err = x.appendStripped(all, text, header); err != nil {
+				return nil, err
+			}
+		}
+		err := x.limit.spend(header.End - header.Start)
+		if err == nil && (n.Start > table || n.Start <= below) {
+			first, end := n.Start > table, 0
+			tried = header.End
+			all, end, err = x.appendTable(all, text, header, &runs)
+			table = max(table, end)
+			if below = -1; first && table > header.End && !belowRule(text, header) {
+				below = firstRow(text, header).End
+			}
+		}
+		if err == nil && n.Start > columns {
+			all, columns, err = x.appendColumns(all, text, header)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// appendColumns appends the columns with secrets of the table with a header, if two or more blanks
+// separate the columns, and returns the end of the table, or of the line if there is none.
+// The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled.
+func (x *examination) appendColumns(all []decoded, text string, header span) ([]decoded, int, error) {
+	ruled := lineAt(text, min(header.End+1, len(text)))
+	if first := text[header.Start:header.End]; len(first) > maxHeader || !strings.Contains(first, "  ") || strings.ContainsAny(first, notInNames+"|,;\t\"'`*") ||
+		strings.ToUpper(first) != first && strings.Trim(text[ruled.Start:ruled.End], "- \r") != "" {
+		return all, header.End, nil
+	}
+	var names []span
+	filled := 0
+	for i := header.Start; i < header.End; {
+		n := span{i, header.End}
+		if blanks := strings.Index(text[i:header.End], "  "); blanks >= 0 {
+			n.End = i + blanks
+		}
+		for i = n.End; i < header.End && text[i] == ' '; i++ {
+		}
+		if n.End = n.Start + len(strings.TrimRight(text[n.Start:n.End], " \r")); n.Start == n.End {
+			continue
+		}
+		if filled++; isSecretName(text, n) && !strings.Contains(text[n.Start:n.End], " ") {
+			names = append(names, n)
+		}
+	}
+	if filled < 2 || len(names) == 0 {
+		return all, header.End, nil
+	}
+	found := x.cells[:0]
+	line := header
+rows:
+	for line.End < len(text) {
+		next := lineAt(text, line.End+1)
+		if err := x.limit.spend(next.End - next.Start); err != nil {
+			return nil, 0, err
+		}
+		row := text[next.Start:next.End]
+		if row == "" {
+			break
+		}
+		if line = next; strings.Trim(row, "- \r") == "" {
+			continue // a ruled line
+		}
+		for _, n := range names {
+			i := n.Start - header.Start
+			if i >= len(row) || row[i] == ' ' || i > 0 && row[i-1] != ' ' {
+				break rows
+			}
+			value, rest, _ := strings.Cut(row[i:], " ")
+			if value = strings.TrimRight(value, "\r"); rest == "" || rest[0] == ' ' {
+				found = append(found, cell{text[n.Start:n.End], span{next.Start + i, next.Start + i + len(value)}})
+			}
+		}
+	}
+	if x.cells = found; len(found) == 0 {
+		return all, header.End, nil
+	}
+	end := found[len(found)-1].value.End
+	return append(all, fromCells(text, found)), end, nil
+}
+
+// maxName is the length of the longest name of a column, maxHeader that of a header of columns that
+// blanks separate, notInNames what no name contains.
+const (
+	maxName    = 40
+	maxHeader  = 400
+	notInNames = "()[]{}<>=:$"
+)
+
+// The first line of a table can be a row with the name of a package such as passwd or base-passwd. It is
+// one if it has a path, number, version or date, or if its cells recur below: in leastRepeated rows, and in
+// that part of all. Other names of secrets name a column, but in a line with signs that few names of columns
+// have: it is a row, as of an index, if its cells recur as often (a path recurs in any path), and maybe code.
+const leastRepeated = 4
+
+// firstRow returns the line below a header that is not ruled.
+func firstRow(text string, header span) span {
+	row := lineAt(text, min(header.End+1, len(text)))
+	if isRuled(text[row.Start:row.End]) {
+		row = lineAt(text, min(row.End+1, len(text)))
+	}
+	return row
+}
+
+// belowRule reports whether the line above one is ruled: then it is no title.
+func belowRule(text string, line span) bool {
+	above := text[:max(line.Start-1, 0)]
+	above = above[strings.LastIndexByte(above, '\n')+1:]
+	return above != "" && isRuled(above)
+}
+
+func isRuled(line string) bool { return strings.Trim(line, "-+=:| \r") == "" }
+
+// appendTable appends the columns with secrets of the table with a header, and returns the end of the
+// table, or of the line if there is none.
+func (x *examination) appendTable(all []decoded, text string, header span, runs *[len(separators)]run) ([]decoded, int, error) {
+	if !namesSecret(text[header.Start:header.End]) {
+		return all, header.End, nil
+	}
+	below := lineAt(text, min(header.End+1, len(text)))
+	for i := range separators {
+		separator, r := separators[i], &runs[i]
+		if header.Start >= r.end {
+			r.headers = 0
+		}
+		in := func(line span) bool { return strings.IndexByte(text[line.Start:line.End], separator) >= 0 }
+		if !in(header) || !in(below) && (separator != '|' || strings.IndexByte(text[below.Start:below.End], '+') < 0) {
+			continue // psql rules with +
+		}
+		if r.headers == maxHeaders {
+			continue
+		}
+		more, end, err := x.appendCellsBelow(all, text, header, separator, r)
+		if err != nil || len(more) > len(all) {
+			return more, end, err
+		}
+	}
+	return all, header.End, nil
+}
+
+// namesSecret reports whether the name of a secret may be a cell of a line, whatever separates its cells: a
+// part between separators has such a word and only bytes of names. Most code ends here.
+func namesSecret(line string) bool {
+	for i := 0; i < len(line); i++ {
+		from := i
+		for i < len(line) && inHeader[line[i]] == nameByte {
+			i++
+		}
+		if (i == len(line) || inHeader[line[i]] == separatorByte) && secretWords.Contains(line[from:i]) {
+			return true
+		}
+		for i < len(line) && inHeader[line[i]] != separatorByte {
+			i++
+		}
+	}
+	return false
+}
+
+const (
+	nameByte = iota
+	otherByte
+	separatorByte
+)
+
+// inHeader says what each byte is in a line of names: a part of one, a separator, or what no name contains.
+var inHeader = func() (kinds [256]uint8) {
+	for _, c := range []byte(notInNames) {
+		kinds[c] = otherByte
+	}
+	for _, c := range []byte(separators) {
+		kinds[c] = separatorByte
+	}
+	return kinds
+}()
+
+// separators are those of cells. A line is cut at the first one that makes it a header.
+const separators = "|\t;,"
+
+// A run is lines with as many cells. Each of them with the name of a secret may be a header, with all lines
+// below as its rows. So that the time is linear, only maxHeaders of them are.
+type run struct {
+	end     int // of the last run: the start of the line that ended it
+	headers int // that were tried
+}
+
+const maxHeaders = 8
+
+// appendCellsBelow is appendTable for one header and separator. The rows have as many cells as the header.
+func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte, r *run) ([]decoded, int, error) {
+	line := text[header.Start:header.End]
+	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
+	if (separator == ',' || separator == ';') && (line[0] == '\t' || signs && isCode(text, header, separator)) {
+		return all, header.End, nil
+	}
+	x.spans = appendCells(x.spans[:0], text, header, separator)
+	names := x.spans
+	filled, secret, row := 0, false, true
+	for _, n := range names {
+		if n.Start < n.End {
+			filled++
+		}
+		if isSecretName(text, n) {
+			secret, row = true, row && strings.HasSuffix(text[n.Start:n.End], "passwd")
+		}
+	}
+	for _, n := range names {
+		if row && n.Start < n.End && text[n.Start] == '/' || row && n.End-n.Start > 1 && '0' <= text[n.Start] && text[n.Start] <= '9' && strings.IndexByte("0123456789.:-", text[n.Start+1]) >= 0 {
+			return all, header.End, nil // a path, number, version or date names no column
+		}
+	}
+	if filled < 2 || !secret {
+		return all, header.End, nil
+	}
+	found := x.cells[:0]
+	prefix := ""
+	if isSecretName(text, names[0]) {
+		prefix = prefixOf(line)
+	}
+	rows := 0
+	repeated := slices.Grow(x.repeated[:0], len(names))[:len(names)] // by cell: rows with the same one as the first line
+	clear(repeated)
+	x.repeated = repeated
+	r.headers++
+	r.end = len(text)
+	for line := header; line.End < len(text); {
+		line = lineAt(text, line.End+1)
+		if err := x.limit.spend(line.End - line.Start); err != nil {
+			return nil, 0, err
+		}
+		if text[line.Start:line.End] == text[header.Start:header.End] {
+			rows++
+			continue // tables that were put together
+		}
+		x.spans = appendCells(x.spans[:len(names)], text, line, separator)
+		cells := x.spans[len(names):]
+		if len(cells) != len(names) {
+			if isRuled(text[line.Start:line.End]) {
+				continue
+			}
+			r.end = line.Start
+			break
+		}
+		rows++
+		for i, c := range cells {
+			name := text[names[i].Start:names[i].End]
+			if c.Start == c.End {
+				continue
+			}
+			if text[c.Start:c.End] == name || name != "" && name[0] == '/' && text[c.Start] == '/' {
+				repeated[i]++
+			}
+			if isSecretName(text, names[i]) {
+				if i == 0 && prefix != "" {
+					c = withoutPrefix(text, line, prefix, c)
+				}
+				found = append(found, cell{name, c})
+			}
+		}
+	}
+	x.cells = found
+	if len(found) == 0 || (row || signs) && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
+		clear(found) // as fromCells does
+		return all, header.End, nil
+	}
+	end := found[len(found)-1].value.End
+	return append(all, fromCells(text, found)), end, nil
+}
+
+// isCode reports whether a line with signs is indented, or has a sign of code at its end, and the line below
+// is not alike, as the rows of an indented table or of one with open cells at the end are.
+func isCode(text string, line span, separator byte) bool {
+	ends := func(line span) (indent, end string) {
+		rest := strings.TrimLeft(text[line.Start:line.End], " ")
+		indent = text[line.Start : line.End-len(rest)]
+		rest = strings.TrimRight(rest, " \t\r")
+		return indent, rest[len(strings.TrimRight(rest, ",;([{")):]
+	}
+	indent, end := ends(line)
+	below, endBelow := ends(lineAt(text, min(line.End+1, len(text))))
+	return indent+end != "" && (indent != below || (end == "") != (endBelow == "") || strings.Trim(end, string(separator)) != "")
+}
+
+// A cell is a value of a table, and the name of its column.
+type cell struct {
+	name  string
+	value span
+}
+
+// fromCells rewrites cells, in their order in text, to lines with names and values.
+func fromCells(text string, cells []cell) decoded {
+	start := valueIn(text, cells[0].value).Start
+	part := span{start, start}
+	edits := make([]edit, 0, len(cells)+1)
+	before := ""
+	for i, c := range cells {
+		c.value = valueIn(text, c.value)
+		if i == 0 || c.name != cells[i-1].name {
+			before = "\"\n\"" + c.name + `": "`
+		}
+		edits = append(edits, edit{span{part.End, c.value.Start}, before})
+		part.End = c.value.End
+	}
+	clear(cells) // they refer to the text, and their memory is used again
+	d := apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
+	d.paired = true
+	return d
+}
+
+// appendJSONTable appends the cells of tables in a text that is JSON.
+func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, error) {
+	begin := strings.TrimLeft(text, " \t\r\n")
+	if begin == "" || begin[0] != '[' && begin[0] != '{' || strings.Count(begin, "[") < 2 {
+		return all, nil
+	}
+	d := &document{examination: &examination{s: x.s, cells: x.cells[:0]}, raw: []byte(text), all: true, tabular: true}
+	if d.walk() != nil {
+		return all, nil // it is no JSON
+	}
+	err := d.tables()
+	if x.cells = d.cells; err != nil || len(d.cells) == 0 {
+		return all, err
+	}
+	return append(all, fromCells(text, d.cells)), x.limit.spend(len(text))
+}
+
+// secretWords has the words in the names of columns with secrets.
+var secretWords = regexset.NewLiterals([]string{"passw", "passphrase", "pwd", "secret", "token", "key", "credential"})
+
+func isSecretName(text string, s span) bool {
+	name := text[s.Start:s.End]
+	return len(name) <= maxName && secretWords.Contains(name) && !strings.ContainsAny(name, notInNames) && !isScrambled(name)
+}
+
+// isScrambled reports whether the name of a column looks like a value with the word of a secret in it by chance: it
+// has a digit, and most of its letters are in runs of one case that can't be pronounced or are short.
+func isScrambled(name string) bool {
+	const least = 12 // bytes
+	parts := strings.ContainsAny(name, "_-. ")
+	if len(name) < least || !strings.ContainsAny(name, "0123456789") || parts && (strings.ToLower(name) == name || strings.ToUpper(name) == name) {
+		return false
+	}
+	letters, spoken := 0, 0
+	for i := 0; i < len(name); {
+		kind, from, vowels := kindOf(name[i]), i, 0
+		for i < len(name) && (kindOf(name[i]) == kind || i == from+1 && kind == 'A' && kindOf(name[i]) == 'a') {
+			if strings.IndexByte("aeiouyAEIOUY", name[i]) >= 0 {
+				vowels++
+			}
+			kind = kindOf(name[i])
+			i++
+		}
+		if kind != 'A' && kind != 'a' {
+			continue
+		}
+		letters += i - from
+		if word := name[from:i]; len(word) > 3 && 5*vowels >= len(word) || len(word) == 3 && (parts && vowels > 0 || secretWords.Contains(word)) {
+			spoken += len(word)
+		}
+	}
+	return 2*spoken < letters
+}
+
+func lineAt(text string, at int) span {
+	if n := strings.IndexByte(text[at:], '\n'); n >= 0 {
+		return span{at, at + n}
+	}
+	return span{at, len(text)}
+}
+
+// appendCells appends the cells of a line without the blanks and quotation marks around them.
+func appendCells(dst []span, text string, line span, separator byte) []span {
+	quoted := false
+	from := line.Start
+	for i := line.Start; i <= line.End; i++ {
+		if i < line.End && text[i] == '"' && separator != '|' {
+			quoted = !quoted
+		}
+		if i < line.End && (text[i] != separator || quoted) {
+			continue
+		}
+		const around = " \t\r\"'`*"
+		cell := text[from:i]
+		c := span{i - len(strings.TrimLeft(cell, around)), from + len(strings.TrimRight(cell, around))}
+		dst = append(dst, span{min(c.Start, c.End), c.End})
+		from = i + 1
+	}
+	return dst
+}
