@@ -9,7 +9,8 @@
 // Every secret is replaced by [REDACTED:rule], and nothing else changes. An error means that the
 // text was not examined to its end: withhold it.
 //
-// A text is examined as it is (find.go). Where it contains base64, hexadecimal or escapes it is
-// decoded (decode.go), and unpacked if that is packed text (unpack.go), and examined again. Of JSON
-// each string is a text (json.go). Package regexset finds the matches of the rules.
+// A text is examined as it is (find.go). Names and values that stand apart (pairs.go), as in tables
+// (tables.go), are put together and examined again. Where the text contains base64, hexadecimal or
+// escapes it is decoded (decode.go), and unpacked if that is packed text (unpack.go), and examined
+// again. Of JSON each string is a text (json.go). Package regexset finds the matches of the rules.
 package scrub
