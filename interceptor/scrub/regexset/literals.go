@@ -109,7 +109,7 @@ const blockSize = 1 << 16
 func (m *Literals) block(text string, i int, found []literalHit) (int, []literalHit) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	begin, end := i, min(i+blockSize, len(b))
-	windows := b[:min(end+maxOffset, len(b))]
+	windows := b[:min(end+maxOffset+2, len(b))] // of literals that begin before the end
 	for {
 		if i = m.next(windows, i); i >= len(windows) {
 			return end, found

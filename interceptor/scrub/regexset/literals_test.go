@@ -52,3 +52,26 @@ func TestLiterals(t *testing.T) {
 		}
 	}
 }
+
+// TestLiteralsAtTheEndOfABlock: a literal is found wherever it begins, and wherever its window is in it.
+func TestLiteralsAtTheEndOfABlock(t *testing.T) {
+	for offset := range maxOffset + 1 {
+		literal := strings.Repeat("e", offset) + "zqx"
+		m := NewLiterals([]string{literal})
+		if got := int(m.entries[0].offset); got != offset {
+			t.Fatalf("the window of %q is at %d", literal, got)
+		}
+		for at := blockSize - 20; at < blockSize+20; at++ {
+			text := strings.Repeat(" ", at) + literal + "."
+			var found []literalHit
+			for end := 0; end < len(text); {
+				var more []literalHit
+				end, more = m.block(text, end, nil)
+				found = append(found, more...)
+			}
+			if len(found) != 1 || int(found[0].at) != at {
+				t.Errorf("%q at byte %d: found %v", literal, at, found)
+			}
+		}
+	}
+}
