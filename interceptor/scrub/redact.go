@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"sort"
@@ -99,8 +100,8 @@ func (x *examination) matches(r *rule) ([]regexset.Span, error) {
 		ends = append(ends, end)
 		return end
 	})
-	if err == nil {
-		err = failed
+	if err = cmp.Or(err, failed); err != nil {
+		return nil, err
 	}
 	for i, end := range ends {
 		matches[i].End = end

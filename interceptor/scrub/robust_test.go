@@ -198,3 +198,35 @@ func TestWorkOfPairs(t *testing.T) {
 		x.end()
 	}
 }
+
+// checked is a context that ends at its n'th check.
+type checked struct {
+	context.Context
+	n int
+}
+
+func (c *checked) Err() error {
+	if c.n--; c.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestLimitAnywhere: wherever the limit ends a search, that is the error, not a fault of the engine.
+func TestLimitAnywhere(t *testing.T) {
+	s := newScrubber(t, Options{})
+	text := "\u201d" + strings.Repeat("bearer "+token(1, "", 24)+" ?access_token="+token(2, "", 24)+" ", 300) + strings.Repeat("?access_token=abc ", 4000)
+	ended := 0
+	for n := 1; ; n++ {
+		_, _, err := s.Text(&checked{t.Context(), n}, text)
+		if err == nil {
+			break
+		}
+		if ended++; !errors.Is(err, context.Canceled) {
+			t.Fatalf("ended at check %d: %v", n, err)
+		}
+	}
+	if ended < 20 {
+		t.Errorf("%d checks, want more", ended)
+	}
+}
