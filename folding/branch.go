@@ -185,12 +185,17 @@ type ToolCount struct {
 
 const maxTools = 8 // in Activity.Tools
 
+// fail counts one of the calls as failed.
+func (a *Activity) fail(err string) {
+	a.Failed++
+	a.LastError = err
+}
+
 func (a *Activity) add(o CallOutcome) {
 	a.ModelInput, a.ModelOutput = a.ModelInput+o.ModelInput, a.ModelOutput+o.ModelOutput
 	a.Calls++
 	if o.Err != "" {
-		a.Failed++
-		a.LastError = o.Err
+		a.fail(o.Err)
 	}
 	if i := slices.IndexFunc(a.Tools, func(t ToolCount) bool { return t.Tool == o.Tool }); i >= 0 {
 		a.Tools[i].Calls++

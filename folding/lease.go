@@ -148,9 +148,23 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 		l.finish(*o)
 	}
 	if err := l.store(granted, now); err != nil {
+		l.undelivered(err)
 		return 0, err
 	}
 	return granted, nil
+}
+
+// undelivered makes a call that Deliver ended a failed one.
+func (l *Lease) undelivered(err error) {
+	text := l.m.scrubForDigest(context.WithoutCancel(l.lifetime), err.Error(), maxLastError)
+	l.m.mu.Lock()
+	l.m.now()
+	if l.released && !l.b.Status.Terminal() {
+		l.b.Activity.fail(text)
+		l.b.changes++
+	}
+	l.m.unlock()
+	_ = l.m.save(l.b) // which logs the error
 }
 
 // usable returns the reason why n tokens can't be charged, or nil. m.mu is held.

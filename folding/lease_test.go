@@ -263,6 +263,9 @@ func TestDeliver(t *testing.T) {
 		t.Errorf("after a full disk %d tokens are granted, %d of %d used; want 0, 31 of 101", n, used, total)
 	}
 	d.Release(outcome)
+	if got := status(t, m, alice, b.ID).Activity; got.Calls != 2 || got.Failed != 1 || !strings.Contains(got.LastError, "could not be stored") {
+		t.Errorf("after a full disk: %+v, want a failed one of two calls", got)
+	}
 
 	e := begin(t, m, b.ID)
 	if n, err := e.Deliver(100, outcome); n != 70 || err != nil {
