@@ -379,7 +379,7 @@ func branchOf(path string) (branch string, ok bool) {
 		return "", false
 	}
 	branch, ok = strings.CutSuffix(rest, "/mcp")
-	return branch, ok && branch != "" && !strings.Contains(branch, "/")
+	return branch, ok && branch != "" && branch != "." && branch != ".." && !strings.Contains(branch, "/")
 }
 
 // post reads one body and hands it to its era.

@@ -54,6 +54,9 @@ var endOfCall chan struct{}
 // clients.
 func (p *response) serve(wait time.Duration, run func()) {
 	start := func() {
+		if p.begun.Load() != nil {
+			return
+		}
 		if written := make(chan struct{}); p.begun.CompareAndSwap(nil, &written) {
 			go func() { defer close(written); p.write() }()
 		}

@@ -145,7 +145,7 @@ func (s *stream) begin() (sse bool, replies []wire.Message) {
 		return false, s.replies
 	}
 	s.sse = true
-	if s.conn != nil {
+	if s.conn != nil && s.conn.wake == nil { // else another connection took over
 		s.conn.wake = make(chan struct{}, 1)
 	}
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
