@@ -26,8 +26,8 @@ type smallKey uint64
 // A smallEntry is a smallKey and, in the highest bits, the tokens. A zero entry is empty.
 type smallEntry uint64
 
-// smallTokens is the number of bits below the tokens in a smallEntry.
-const smallTokens = 59
+// tokenShift is the number of bits below the tokens in a smallEntry.
+const tokenShift = 59
 
 // A shortKey holds a longer piece of at most shortPiece bytes, and its length in the highest four
 // bits.
@@ -57,7 +57,7 @@ func newShortKey(text *[16]byte, n uint) shortKey {
 
 func (e smallEntry) get(k smallKey) (tokens int, ok bool) {
 	differ := uint64(e) ^ uint64(k)
-	return int(differ >> smallTokens), differ<<(64-smallTokens) == 0
+	return int(differ >> tokenShift), differ<<(64-tokenShift) == 0
 }
 
 func (e shortEntry) get(k shortKey) (tokens int, ok bool) {
@@ -117,7 +117,7 @@ func (w *worker) smallTokens(k smallKey, piece []byte) int {
 		return tokens
 	}
 	tokens := w.merge(piece)
-	add(e, smallEntry(k)|smallEntry(tokens)<<smallTokens)
+	add(e, smallEntry(k)|smallEntry(tokens)<<tokenShift)
 	return tokens
 }
 

@@ -368,13 +368,12 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 // skipHits drops the hits before s, and those after it from which no match starts, as far as that is cheap
 // to know. Most hits end here.
 func (c *cursor) skipHits(text string, s int, limit Limit) error {
-	l, r := c.plan.lookahead, c.plan.required
-	if c.rest == nil || r == nil || r.hi > 0 {
+	if r := c.plan.required; c.rest == nil || r == nil || r.hi > 0 {
 		return nil
 	}
-	hits, at, failed := c.hits, c.at, -1
-	for ; len(hits) > 0; hits = hits[1:] {
-		hit := int(hits[0]) - c.base
+	failed := -1
+	for ; len(c.hits) > 0; c.hits = c.hits[1:] {
+		hit := int(c.hits[0]) - c.base
 		if hit < s {
 			continue
 		}
@@ -383,21 +382,13 @@ func (c *cursor) skipHits(text string, s int, limit Limit) error {
 				return err
 			}
 		}
-		i, end := max(hit+l.least, at), len(text)
-		if c.most < end-hit {
-			end = hit + c.most + 1
-		}
-		for i < end && l.skip.has[text[i]] {
-			i++
-		}
-		if at = i; at < end && at != failed && l.pivot.has[text[at]] {
-			if !c.rest.failsSoon(text, at) {
+		if c.ahead(text, hit) && c.at != failed {
+			if !c.rest.failsSoon(text, c.at) {
 				break
 			}
-			failed = at
+			failed = c.at
 		}
 	}
-	c.hits, c.at = hits, at
 	return nil
 }
 
