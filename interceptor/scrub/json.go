@@ -671,17 +671,7 @@ func (d *document) unquoteIn(buf *[]byte, at span) string {
 	if bytes.IndexByte(body, '\\') < 0 {
 		return view(body)
 	}
-	out := slices.Grow((*buf)[:0], len(body))
-	for {
-		n := bytes.IndexByte(body, '\\')
-		if n < 0 {
-			break
-		}
-		r, size := escape(body[n:])
-		out = utf8.AppendRune(append(out, body[:n]...), r)
-		body = body[n+size:]
-	}
-	*buf = append(out, body...)
+	*buf, _ = rawjson.AppendUnescaped((*buf)[:0], body)
 	return view(*buf)
 }
 
@@ -728,7 +718,7 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 	// step goes on by an escape sequence, or to the next one but not beyond limit.
 	step := func(limit int) {
 		if body[i] == '\\' {
-			r, size := escape(body[i:])
+			r, size := rawjson.UnescapeAny(body[i:])
 			i, pos = i+size, pos+utf8.RuneLen(r)
 			return
 		}
@@ -754,18 +744,6 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 	}
 	dst = append(dst, body[i:]...)
 	return append(dst, '"')
-}
-
-// escape returns the first escape sequence of b and its length. A broken one stands for the
-// character after the backslash: a reader may read it so.
-func escape(b []byte) (r rune, size int) {
-	if r, size = rawjson.Unescape(b); size > 0 {
-		return r, size
-	}
-	if len(b) < 2 {
-		return '\\', 1
-	}
-	return rune(b[1]), 2
 }
 
 // findings returns the findings in the order of the document, with paths. The path of a key is

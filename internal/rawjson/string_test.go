@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var literals = []string{
@@ -30,6 +31,34 @@ func FuzzUnquote(f *testing.F) {
 		}
 		if got := AppendUnquote([]byte("x"), lit); string(got) != "x"+want {
 			t.Errorf("AppendUnquote(x, %q) = %q, want x%q", lit, got, want)
+		}
+	})
+}
+
+// Property: AppendUnescaped replaces each escape sequence alone, at every place of the bytes that it copies at once.
+func FuzzAppendUnescaped(f *testing.F) {
+	for _, s := range literals {
+		f.Add([]byte(s), uint8(0))
+		f.Add([]byte(s+"0123456789abcdef"+s), uint8(13))
+	}
+	f.Fuzz(func(t *testing.T, body []byte, shift uint8) {
+		body = append([]byte(strings.Repeat("p", int(shift)%32)), body...)
+		want := []byte("x")
+		for rest := body; len(rest) > 0; {
+			if rest[0] != '\\' {
+				want, rest = append(want, rest[0]), rest[1:]
+				continue
+			}
+			r, n := UnescapeAny(rest)
+			want, rest = utf8.AppendRune(want, r), rest[n:]
+		}
+		got, valid := AppendUnescaped([]byte("x"), body)
+		if string(got) != string(want) {
+			t.Errorf("AppendUnescaped(x, %q) = %q, want %q", body, got, want)
+		}
+		lit := append(append([]byte{'"'}, body...), '"')
+		if end := validString(lit, 0); valid != (end == len(lit)) {
+			t.Errorf("AppendUnescaped(x, %q) says that it is valid: %t", body, valid)
 		}
 	})
 }
