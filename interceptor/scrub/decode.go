@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
 const (
@@ -585,16 +587,18 @@ func (x *examination) escapes(text string, within span, first string, ascii bool
 		}
 	}
 	if first == spellings[0] && !ascii {
-		for i, r := range text[within.Start:within.End] {
-			if r < utf8.RuneSelf {
-				continue
+		for at := within.Start; ; {
+			if at += regexset.ASCIIPrefix(text[at:within.End]); at == within.End {
+				break
 			}
+			r, size := utf8.DecodeRuneInString(text[at:within.End])
 			if with, ok := plainOf(r); ok {
-				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, with})
+				edits = append(edits, edit{span{at, at + size}, with})
 				if err := x.limit.spend(work); err != nil {
 					return nil, err
 				}
 			}
+			at += size
 		}
 	}
 	byStart := func(a, b edit) int { return cmp.Compare(a.Start, b.Start) }

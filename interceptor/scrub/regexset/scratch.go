@@ -329,18 +329,21 @@ func fold(text string) (folded string, from []int32) {
 }
 
 // ASCII reports whether s is ASCII.
-func ASCII(s string) bool {
+func ASCII(s string) bool { return ASCIIPrefix(s) == len(s) }
+
+// ASCIIPrefix returns the number of bytes of ASCII with which s begins.
+func ASCIIPrefix(s string) int {
 	b := unsafe.Slice(unsafe.StringData(s), len(s))
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
 	for ; len(b) >= 32; b = b[32:] {
 		if (word(0)|word(8)|word(16)|word(24))&0x8080808080808080 != 0 {
-			return false
+			break
 		}
 	}
-	for _, c := range b {
+	for i, c := range b {
 		if c >= utf8.RuneSelf {
-			return false
+			return len(s) - len(b) + i
 		}
 	}
-	return true
+	return len(s)
 }
