@@ -309,7 +309,7 @@ func digitsEnd(b []byte, i int) int {
 // such as a path, so all alignments are tried. The next line may be something else too, so the
 // lines are decoded one by one and together. Hexadecimal lines are not joined.
 func appendRun(all []decoded, text string, run span) []decoded {
-	for at := run.Start; at < run.End; {
+	for at := run.Start; at+2*minDecoded <= run.End; {
 		end := at
 		for end < run.End && hexDigit[text[end]] != noDigit {
 			end++
@@ -373,12 +373,10 @@ func (d *digits) group(i, n int) (bytes uint32, printable bool) {
 		c := hexDigit[d.all[i]]<<4 | hexDigit[d.all[i+1]]
 		return uint32(c) << 16, texty[c]
 	}
-	for k := i; k < i+4; k++ {
-		bytes <<= 6
-		if k < len(d.all) {
-			bytes |= uint32(base64Digit[d.all[k]])
-		}
+	for _, c := range []byte(d.all[i:min(i+4, len(d.all))]) {
+		bytes = bytes<<6 | uint32(base64Digit[c])
 	}
+	bytes <<= 6 * max(0, i+4-len(d.all))
 	return bytes, texty[byte(bytes>>16)] && texty[byte(bytes>>8)] && texty[byte(bytes)]
 }
 

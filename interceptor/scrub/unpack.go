@@ -29,6 +29,14 @@ var packings = []struct {
 	{littleMark, fromUTF16}, {bigMark, fromUTF16},
 }
 
+// beginsPacking has the first byte of each magic.
+var beginsPacking = func() (first [256]bool) {
+	for i := range packings {
+		first[packings[i].magic[0]] = true
+	}
+	return first
+}()
+
 // The marks at the beginning of UTF-16.
 const littleMark, bigMark = "\xff\xfe", "\xfe\xff"
 
@@ -84,6 +92,9 @@ func packingOf(begin string) (mark string, open func(*examination, []byte) io.Re
 	}
 	if mark != "" {
 		begin = mark // of the text with it
+	}
+	if begin == "" || !beginsPacking[begin[0]] {
+		return mark, nil
 	}
 	for i := range packings {
 		if strings.HasPrefix(begin, packings[i].magic) {
