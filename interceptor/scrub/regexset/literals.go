@@ -110,23 +110,21 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	begin, end := i, min(i+blockSize, len(b))
 	windows := b[:min(end+maxOffset+2, len(b))] // of literals that begin before the end
-	for {
-		if i = m.next(windows, i); i >= len(windows) {
-			return end, found
-		}
+	for i = m.next(windows, i); i < len(windows); i = m.next(windows, i+1) {
 		w := word(b, i)
 		for n := int(m.first[w&code|w>>3&(code<<codeBits)|w>>6&(code<<(2*codeBits))]); n < len(m.entries); n++ {
 			x := &m.entries[n]
-			if at := i - int(x.offset); at >= begin && (word(b, at)|x.fold)&x.mask == x.value && at < end && at+int(x.size) <= len(b) &&
-				(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
+			at := i - int(x.offset)
+			if uint(at-begin) < uint(end-begin) && (word(b, at)|x.fold)&x.mask == x.value &&
+				(x.size <= 8 || at+int(x.size) <= len(b) && equalFold(b[at+8:], m.texts[x.literal][8:])) {
 				found = appendInOrder(found, literalHit{x.literal, int32(at)})
 			}
 			if x.last {
 				break
 			}
 		}
-		i++
 	}
+	return end, found
 }
 
 // appendInOrder appends a hit before those that begin behind it. They are found later if their windows are.
@@ -179,8 +177,8 @@ func (m *Literals) next(b []byte, i int) int {
 
 // word returns the eight bytes of b from i on, or zeros after its end.
 func word(b []byte, i int) uint64 {
-	if rest := b[i:]; len(rest) >= 8 {
-		return binary.LittleEndian.Uint64(rest)
+	if i+8 <= len(b) {
+		return binary.LittleEndian.Uint64(b[i : i+8 : i+8])
 	}
 	var w uint64
 	for k := len(b) - 1; k >= i; k-- {
