@@ -73,6 +73,7 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		return nil, nil
 	}
 	ascii := x.scratch.ASCII()
+	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within.Start:within.End])
 	var marks []mark
 	look := func(all []decoded) error {
 		for i := range all {
@@ -116,6 +117,9 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		at = run.End
 	}
 	for _, first := range spellings {
+		if first == "=" && !quoted {
+			continue
+		}
 		var err error
 		all, err = x.appendEscapes(all[:0], text, within, first, ascii)
 		if err == nil {
@@ -479,9 +483,6 @@ var spellings = []string{"%\\&\x1b\x00", "="}
 // appendEscapes appends the parts of text, around within, that read differently once the escapes
 // of a spelling are decoded. Invisible characters go with the first one, unless text is ASCII.
 func (x *examination) appendEscapes(all []decoded, text string, within span, first string, ascii bool) ([]decoded, error) {
-	if first == "=" && !isQuotedPrintable(text[within.Start:within.End]) {
-		return all, nil
-	}
 	edits, err := x.escapes(text, within, first, ascii)
 	for len(edits) > 0 && err == nil {
 		// Escapes that are near each other are decoded together.
@@ -496,6 +497,9 @@ func (x *examination) appendEscapes(all []decoded, text string, within span, fir
 	}
 	return all, err
 }
+
+// quotedSigns are in each text that is quoted-printable.
+var quotedSigns = []string{"=3d", "=\n", "=\r\n"}
 
 // isQuotedPrintable reports whether text has a sign of quoted-printable: a sign = or a long line that
 // goes on, which does not look like the padding of base64.

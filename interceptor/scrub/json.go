@@ -159,7 +159,7 @@ func (d *document) prefilterPart(text string, base int) error {
 		add(run.Start)
 		at = run.End
 	}
-	for _, sign := range []string{"%", "&", "=3D"} { // a string with a backslash is examined anyway
+	for _, sign := range []string{"%", "&"} { // a string with a backslash is examined anyway
 		for at := 0; ; at++ {
 			i := strings.Index(text[at:], sign)
 			if i < 0 {

@@ -54,7 +54,7 @@ func New(opts Options) (*Scrubber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scrub: %w", err)
 	}
-	set, err := regexset.New(rules.patterns())
+	set, err := regexset.New(rules.patterns(), quotedSigns...)
 	if err != nil {
 		return nil, fmt.Errorf("scrub: rules: %w", err)
 	}

@@ -398,3 +398,32 @@ func randomRule(r *rand.Rand) string {
 	}
 	return pick("", "(?i)", "(?i)") + x
 }
+
+// TestSigns finds each sign in any place of a text, also within a word, and forgets it with the next text.
+func TestSigns(t *testing.T) {
+	expr, err := Parse(`\bkey=[0-9]{3}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signs := []string{"=3d", "=\n"}
+	set, err := New([]Pattern{{Expr: expr}}, signs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := set.NewScratch()
+	for _, sign := range append(signs, "=3D", "=3", "\n", "=\r\n", "key=") {
+		want := slices.Contains(signs, strings.ToLower(sign))
+		for at := range 40 {
+			text := strings.Repeat("a", at) + sign + "word with key=123 \u017f"
+			if err := c.Scan(text, noLimit{}); err != nil {
+				t.Fatal(err)
+			}
+			if c.HasSign() != want {
+				t.Errorf("a text with %q at byte %d: HasSign is %t", sign, at, !want)
+			}
+		}
+		if err := c.Scan("a text without a sign", noLimit{}); err != nil || c.HasSign() {
+			t.Errorf("a text without a sign: %t, %v", c.HasSign(), err)
+		}
+	}
+}

@@ -27,6 +27,7 @@ type Scratch struct {
 	text       string
 	limit      Limit
 	ascii      bool
+	hasSign    bool
 	scans      uint64
 	seen       []uint64  // by literal: the last scan that found it
 	hits       [][]int32 // by list of the set: where its literals are, ascending
@@ -68,7 +69,7 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	c.text, c.limit = text, limit
 	c.scans++
 	s := c.set
-	c.ascii = ASCII(text)
+	c.ascii, c.hasSign = ASCII(text), false
 	if len(text) < s.minLen {
 		return nil
 	}
@@ -116,6 +117,7 @@ func (c *Scratch) scanLiterals(search string, places []int32) error {
 			}
 			if c.seen[f.literal] != c.scans {
 				c.seen[f.literal] = c.scans
+				c.hasSign = c.hasSign || u.sign
 				for _, i := range u.patterns {
 					c.enable(i)
 				}
@@ -171,6 +173,10 @@ func (c *Scratch) Candidates() []int { return c.candidates }
 
 // ASCII reports whether the scanned text is ASCII.
 func (c *Scratch) ASCII() bool { return c.ascii }
+
+// HasSign reports whether the scanned text contains a sign of the set, without regard to the case of ASCII
+// letters. It does not know the signs in texts of fewer than [Set.MinLen] bytes.
+func (c *Scratch) HasSign() bool { return c.hasSign }
 
 // LiteralHits calls hit for each place in a text where a literal begins, without regard to the
 // case of ASCII letters. It leaves out places within a word if no match can begin there. It does not

@@ -98,11 +98,13 @@ type use struct {
 	lists    []int  // of hits that have it
 	sieve    *sieve // of these lists; nil for none
 	inWords  bool   // of matches that begin with it, one may begin within a word
+	sign     bool   // see Scratch.HasSign
 	word     int    // its first bytes that are in words; see gate
 }
 
-// New compiles patterns. It fails if one for Search matches the empty string.
-func New(patterns []Pattern) (*Set, error) {
+// New compiles patterns. It fails if one for Search matches the empty string. signs are searchable literals for
+// [Scratch.HasSign], in lower case.
+func New(patterns []Pattern, signs ...string) (*Set, error) {
 	s := &Set{patterns: make([]pattern, len(patterns)), gates: make([]*gate, 1), minLen: math.MaxInt}
 	sought := map[string]bool{} // all literals
 	for i, in := range patterns {
@@ -144,13 +146,13 @@ func New(patterns []Pattern) (*Set, error) {
 			sought[l] = true
 		}
 	}
-	s.search(sought)
+	s.search(sought, signs)
 	return s, nil
 }
 
 // search notes what each literal is searched for. A gate turns most hits away, so its plans take the
 // hits of a literal with which theirs begin, if that is sought anyway.
-func (s *Set) search(sought map[string]bool) {
+func (s *Set) search(sought map[string]bool, signs []string) {
 	var literals []string
 	index, lists := map[string]int{}, map[string]int{}
 	useOf := func(literal string, gated bool) *use {
@@ -202,6 +204,10 @@ func (s *Set) search(sought map[string]bool) {
 			u.patterns = append(u.patterns, i)
 			u.inWords = u.inWords || inWords
 		}
+	}
+	for _, l := range signs {
+		u := useOf(l, false)
+		u.sign, u.inWords = true, true
 	}
 	sieves := map[string]*sieve{}
 	for i := range s.uses {
