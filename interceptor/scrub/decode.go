@@ -520,8 +520,11 @@ func isQuotedPrintable(text string) bool {
 			return true
 		case strings.HasPrefix(rest, "\n"), strings.HasPrefix(rest, "\r\n"):
 			line := text[strings.LastIndexByte(text[:at], '\n')+1 : at]
-			digits := line[len(strings.TrimRight(line, base64Digits+"-_")):]
-			if len(line) >= short && line[len(line)-1] != '=' && (len(digits) < 16 || len(digits)%4 != 3) {
+			digits := 0
+			for digits < len(line) && inBase64(line[len(line)-1-digits]) {
+				digits++
+			}
+			if len(line) >= short && line[len(line)-1] != '=' && (digits < 16 || digits%4 != 3) {
 				return true
 			}
 		}
