@@ -15,7 +15,6 @@ import (
 	"math/bits"
 	"runtime"
 	"sync"
-	"unicode/utf8"
 )
 
 // The tokenizers of OpenAI's encodings, the newest first.
@@ -224,15 +223,7 @@ func (w *worker) partTokens(b []byte, i, end, limit int) int {
 const maxFew = 40
 
 func (w *worker) merge(piece []byte) int {
-	var all byte
-	for i, c := range piece {
-		all |= c
-		w.tokens[i] = w.v.byteRank[c]
-	}
-	n := len(piece)
-	if all >= utf8.RuneSelf {
-		n = w.v.start(piece, w.tokens[:], w.starts[:])
-	}
+	n := w.v.start(piece, w.tokens[:], w.starts[:])
 	if n > maxFew {
 		return w.incremental.current.merge(w.v, piece)
 	}

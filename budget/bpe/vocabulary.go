@@ -28,7 +28,8 @@ const (
 // without the bytes, is enough.
 type vocabulary struct {
 	byteRank  [256]uint32
-	bytePairs []uint32             // rank of the pair of two bytes' ranks, first<<8 | second
+	rankByte  [256]byte            // the inverse
+	bytePairs []bytePair           // by the bytes, first<<8 | second
 	twos      [1 << 16 / 64]uint64 // a bit for each two bytes: whether they are a token
 	threes    [1 << 21 / 64]uint64 // a bit for each three bytes of ASCII: whether they are one
 	pairs     []uint64             // open addressing: left, right and merged rank in 18 bits each
@@ -62,6 +63,7 @@ func loadVocabulary(name string) *vocabulary {
 		}
 		if n == 1 {
 			v.byteRank[token[0]] = rank
+			v.rankByte[rank] = token[0]
 		} else if tokens := w.merge(v, token[:n]); tokens == 2 {
 			v.add(token[:n], int(w.starts[1]), w.tokens[0], w.tokens[1], rank)
 		} else {
@@ -88,14 +90,14 @@ func parseLine(token, line []byte) (n int, rank uint32, err error) {
 func newVocabulary(size int) *vocabulary {
 	log := bits.Len(uint(size - 1))
 	v := &vocabulary{
-		bytePairs: make([]uint32, 1<<16),
+		bytePairs: make([]bytePair, 1<<16),
 		pairs:     make([]uint64, 1<<log),
 		shift:     uint(64 - log),
 		filter:    make([]uint64, 1<<(log+filterExtra-6)),
 		chars:     newCharTable(),
 	}
 	for i := range v.bytePairs {
-		v.bytePairs[i] = noRank
+		v.bytePairs[i] = noPair
 	}
 	return v
 }
@@ -103,9 +105,7 @@ func newVocabulary(size int) *vocabulary {
 // add adds a token that merges from left, its first n bytes, and right.
 func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.addPair(left, right, rank)
-	if left|right < 256 {
-		v.bytePairs[left<<8|right] = rank
-	}
+	v.bytePairs[uint(token[n-1])<<8|uint(token[n])].add(n, len(token)-n, rank)
 	switch {
 	case len(token) == 2:
 		i := uint(token[0]) | uint(token[1])<<8
@@ -156,7 +156,7 @@ func (v *vocabulary) addPair(left, right, merged uint32) {
 // pair returns the rank of the token that left and right merge to, or noRank.
 func (v *vocabulary) pair(left, right uint32) uint32 {
 	if left|right < 256 {
-		return v.bytePairs[left<<8|right]
+		return v.bytePairs[uint(v.rankByte[left])<<8|uint(v.rankByte[right])].rank()
 	}
 	return v.longPair(left, right)
 }
@@ -186,61 +186,101 @@ func (v *vocabulary) probe(key, h uint64) uint32 {
 	}
 }
 
-// start fills tokens with the tokens from which text merges, and starts with the place of each,
-// and returns their number. These are bytes, and whole characters if that is exact. Both slices
-// need room for len(text). The text may begin and end within a character.
+// A bytePair holds three ranks about two bytes, of rankBits each. In the lowest bits is the token
+// of the two bytes. Then follow the lowest token that merges from the first byte and a text that
+// begins with the second, and the lowest that merges from a text that ends with the first byte and
+// the second. A rank is noRank if there is no such token.
+type bytePair uint64
+
+const noPair = 1<<(3*rankBits) - 1
+
+func (p bytePair) rank() uint32  { return uint32(p) & noRank }
+func (p bytePair) left() uint32  { return uint32(p>>rankBits) & noRank }
+func (p bytePair) right() uint32 { return uint32(p >> (2 * rankBits)) }
+
+// add adds a token that merges from n bytes, up to the first byte of p, and m bytes, from its
+// second byte on.
+func (p *bytePair) add(n, m int, token uint32) {
+	rank, left, right := p.rank(), p.left(), p.right()
+	if n == 1 {
+		left = min(left, token)
+	}
+	if m == 1 {
+		right = min(right, token)
+	}
+	if n == 1 && m == 1 {
+		rank = token
+	}
+	*p = bytePair(right)<<(2*rankBits) | bytePair(left)<<rankBits | bytePair(rank)
+}
+
+// bytePair returns the pair of the byte of text at i and the next one.
+func (v *vocabulary) bytePair(text []byte, i int) bytePair {
+	if i+1 >= len(text) {
+		return noPair
+	}
+	return v.bytePairs[uint(text[i])<<8|uint(text[i+1])]
+}
+
+// start fills tokens with tokens from which text merges, and starts with the place of each, and
+// returns their number. Both slices need room for len(text). The text may begin and end within a
+// character.
+//
+// The tokens are bytes, whole CJK characters (see charTable), and certain pairs of bytes. A pair
+// is certain if its rank is lower than that of all tokens that could take one of its bytes away:
+// tokens of its first byte and text before it, or of its second byte and text after it. Pairs
+// merge in the order of their ranks, so none of these tokens comes first. This saves half of the
+// merges of English.
 func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
-	n, i := 0, 0
-	bytes := func(end int) {
-		for ; i < end; i++ {
-			tokens[n], starts[n] = v.byteRank[text[i]], int32(i)
-			n++
+	n := 0
+	before, pair := bytePair(noPair), v.bytePair(text, 0)
+	second := 0              // 1 if the byte at i is the second of a certain pair
+	end, bridged := 0, false // whether a bridge may join the characters that meet at end
+	for i := 0; i < len(text); i++ {
+		if isCJK(text[i]) && i+3 <= len(text) {
+			r, _ := decode(text[i:])
+			if rank := v.chars.ranks[r] & noRank; rank != noRank {
+				if i != end {
+					bridged = v.bridgedAt(text, i)
+				}
+				whole := !bridged
+				end = i + 3
+				bridged = v.bridgedAt(text, end)
+				if whole && !bridged {
+					tokens[n], starts[n] = rank, int32(i)
+					n++
+					i += 2
+					before, pair = v.bytePair(text, i), v.bytePair(text, i+1)
+					continue
+				}
+			}
 		}
-	}
-	for i < len(text) && text[i]&0xc0 == 0x80 {
-		bytes(i + 1)
-	}
-	before := i > 0 // a bridge may join the character at i with the one before
-	for i < len(text) {
-		c := text[i]
-		if c < utf8.RuneSelf {
-			before = i+1 < len(text) && text[i+1] >= utf8.RuneSelf && v.bridgedAt(rune(c), text, i+1)
-			bytes(i + 1)
-			continue
-		}
-		end := i + width(c)
-		if end > len(text) {
-			bytes(len(text))
-			break
-		}
-		r, _ := decode(text[i:])
-		after := end < len(text) && v.bridgedAt(r, text, end)
-		if rank := v.chars.ranks[r&0xffff] & noRank; !before && !after && rank != noRank && r < 1<<16 {
-			tokens[n], starts[n] = rank, int32(i)
-			n++
-			i = end
-		} else {
-			bytes(end)
-		}
-		before = after
+		next := v.bytePair(text, i+1)
+		rank := pair.rank()
+		certain := (rank - min(before.right(), next.left())) >> 31 // 1 or 0, without a branch
+		first := v.byteRank[text[i]]
+		tokens[n], starts[n] = first^(first^rank)&-certain, int32(i)
+		n += 1 - second
+		second = int(certain)
+		before, pair = pair, next
 	}
 	return n
 }
 
-// bridgedAt reports whether a bridge may join the character before with the one of text at i.
-func (v *vocabulary) bridgedAt(before rune, text []byte, i int) bool {
-	c := text[i]
-	after := rune(c)
-	if c >= utf8.RuneSelf {
-		if i+width(c) > len(text) {
-			return true
-		}
-		after, _ = decode(text[i:])
+// bridgedAt reports whether a bridge may join the characters that meet at place i of text.
+func (v *vocabulary) bridgedAt(text []byte, i int) bool {
+	if i == 0 || i == len(text) {
+		return false
 	}
-	return v.chars.bridged(before, after, text[i-1], c)
+	before, size := utf8.DecodeLastRune(text[:i])
+	after, w := utf8.DecodeRune(text[i:])
+	if before == utf8.RuneError && size == 1 || after == utf8.RuneError && w == 1 {
+		return true // part of a character
+	}
+	return v.chars.bridged(before, after, text[i-1], text[i])
 }
 
-// A charTable lets merging start from whole characters instead of bytes, which saves two thirds
+// A charTable lets merging start from whole CJK characters instead of bytes, which saves two thirds
 // of the work in Chinese. This is exact for a character that is a token, if its bytes cannot
 // merge with those of a neighbour before they merge with each other. The tokens that first join a
 // part of a character to its neighbour are bridges. They are few. Pairs of neighbours with a
@@ -273,7 +313,7 @@ func newCharTable() *charTable {
 
 // add adds a token that merges from its first n bytes and the others.
 func (t *charTable) add(token []byte, n int, rank uint32) {
-	if r, w := utf8.DecodeRune(token); w == len(token) && w > 1 && r < 1<<16 {
+	if r, w := utf8.DecodeRune(token); w == len(token) && w == 3 {
 		t.ranks[r] = t.ranks[r]&^noRank | rank
 	}
 	left, right := token[:n], token[n:]
