@@ -40,11 +40,11 @@ func (v *vocabulary) mergeFew(tokens []uint32) int {
 		keys[i] = none
 		if after &= after - 1; after != 0 {
 			next := i + uint32(bits.TrailingZeros64(after)) + 1
-			keys[i] = v.longPair(merged, tokens[next&63])<<6 | i
+			keys[i] = v.pair(merged, tokens[next&63])<<6 | i
 		}
 		if before := left & (1<<i - 1); before != 0 {
 			prev := uint32(bits.Len64(before)) - 1
-			keys[prev] = v.longPair(tokens[prev&63], merged)<<6 | prev
+			keys[prev] = v.pair(tokens[prev&63], merged)<<6 | prev
 		}
 	}
 }

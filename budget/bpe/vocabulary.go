@@ -28,7 +28,6 @@ const (
 // without the bytes, is enough.
 type vocabulary struct {
 	byteRank  [256]uint32
-	rankByte  [256]byte            // the inverse
 	bytePairs []bytePair           // by the bytes, first<<8 | second
 	twos      [1 << 16 / 64]uint64 // a bit for each two bytes: whether they are a token
 	threes    [1 << 21 / 64]uint64 // a bit for each three bytes of ASCII: whether they are one
@@ -63,7 +62,6 @@ func loadVocabulary(name string) *vocabulary {
 		}
 		if n == 1 {
 			v.byteRank[token[0]] = rank
-			v.rankByte[rank] = token[0]
 		} else if tokens := w.merge(v, token[:n]); tokens == 2 {
 			v.add(token[:n], int(w.starts[1]), w.tokens[0], w.tokens[1], rank)
 		} else {
@@ -155,14 +153,6 @@ func (v *vocabulary) addPair(left, right, merged uint32) {
 
 // pair returns the rank of the token that left and right merge to, or noRank.
 func (v *vocabulary) pair(left, right uint32) uint32 {
-	if left|right < 256 {
-		return v.bytePairs[uint(v.rankByte[left])<<8|uint(v.rankByte[right])].rank()
-	}
-	return v.longPair(left, right)
-}
-
-// longPair is pair for tokens that are not both single bytes.
-func (v *vocabulary) longPair(left, right uint32) uint32 {
 	key := uint64(left)<<rankBits | uint64(right)
 	h := hashPair(key)
 	bit := h >> ((v.shift - filterExtra) & 63)
