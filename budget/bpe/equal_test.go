@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -137,6 +138,40 @@ func TestAdversarial(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 3))
 			for range corpusBytes() >> 10 {
 				check(t, c, enc, corpus.Adversarial(rng, 80))
+			}
+		})
+	}
+}
+
+// TestJoined compares on words that are joined without blanks, in every case, some with accents,
+// digits, marks and characters of other scripts between them.
+func TestJoined(t *testing.T) {
+	between := []string{"é", "ñ", "\u0301", "1", "42", "_", "'s", "中", "的", "я", " ", ".", "한", "\xe4"}
+	for i, name := range testEncodings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, enc := mustTokenizer(t, name), oracle(t, name)
+			l := corpus.NewLexicon(uint64(i))
+			for range corpusBytes() >> 10 {
+				var b strings.Builder
+				scripts := []string{"english", "english", "latin", "cyrillic", "han", "devanagari"}[:1+l.Rand.IntN(6)]
+				for range 1 + l.Rand.IntN(30) {
+					w := l.Word(scripts[l.Rand.IntN(len(scripts))])
+					switch l.Rand.IntN(6) {
+					case 0:
+						w = strings.ToUpper(w)
+					case 1, 2:
+						w = strings.ToLower(w)
+					case 3, 4:
+						first, n := utf8.DecodeRuneInString(w)
+						w = strings.ToUpper(string(first)) + strings.ToLower(w[n:])
+					}
+					b.WriteString(w)
+					if l.Rand.IntN(8) == 0 {
+						b.WriteString(between[l.Rand.IntN(len(between))])
+					}
+				}
+				check(t, c, enc, b.String())
 			}
 		})
 	}
