@@ -45,11 +45,12 @@ var marks = func() (m [256]uint64) {
 
 // load fills k from the first n bytes of text, which has at least blockSize bytes.
 func (k *block) load(text []byte, n uint) {
+	at := (*[blockSize]byte)(text)
 	var sets [8]uint64
-	for i := range sets {
-		b := (*[8]byte)(text[8*i:])
-		odd := marks[b[1]] + marks[b[3]]<<2 + marks[b[5]]<<4 + marks[b[7]]<<6
-		sets[i] = marks[b[0]] + marks[b[2]]<<2 + marks[b[4]]<<4 + marks[b[6]]<<6 + odd<<1
+	for i := 0; i < blockSize; i += 8 {
+		high := (marks[at[i+7]]*2+marks[at[i+6]])*4 + marks[at[i+5]]*2 + marks[at[i+4]]
+		low := (marks[at[i+3]]*2+marks[at[i+2]])*4 + marks[at[i+1]]*2 + marks[at[i]]
+		sets[i/8] = high<<4 + low
 	}
 	// Transpose the bytes, so that byte i of word j becomes byte j of word i: exchange the halves
 	// of words that are four apart, then the quarters, then the bytes.
@@ -105,7 +106,8 @@ func worthBlock(w uint64) bool {
 // exchange swaps the parts of a that low does not select with the parts of b, n bits lower, that
 // low selects.
 func exchange(a, b uint64, n uint, low uint64) (uint64, uint64) {
-	return a&low | b&low<<n, a>>n&low | b&^low
+	differ := (a>>n ^ b) & low
+	return a ^ differ<<n, b ^ differ
 }
 
 // cutAt cuts the block at the first position in set.
