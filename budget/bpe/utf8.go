@@ -12,9 +12,16 @@ func valid(b []byte) bool {
 	for i+8 <= len(b) {
 		w := binary.LittleEndian.Uint64(b[i : i+8])
 		if w&top == 0 {
-			for i += 8; i+16 <= len(b) && (binary.LittleEndian.Uint64(b[i:])|binary.LittleEndian.Uint64(b[i+8:]))&top == 0; {
-				i += 16
+			rest := b[i+8:]
+			for len(rest) >= 32 {
+				x := binary.LittleEndian.Uint64(rest) | binary.LittleEndian.Uint64(rest[8:])
+				y := binary.LittleEndian.Uint64(rest[16:]) | binary.LittleEndian.Uint64(rest[24:])
+				if (x|y)&top != 0 {
+					break
+				}
+				rest = rest[32:]
 			}
+			i = len(b) - len(rest)
 			continue
 		}
 		// By their highest bit, the bytes that begin a character of two bytes or more.
