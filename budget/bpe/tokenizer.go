@@ -219,13 +219,7 @@ func (w *worker) partTokens(b []byte, i, end, limit int) int {
 	return w.incremental.tokensOf(b[i:end], limit)
 }
 
-// maxFew is the largest number of tokens for which mergeFew is the faster merge.
-const maxFew = 40
-
 func (w *worker) merge(piece []byte) int {
 	n := w.v.start(piece, w.tokens[:], w.starts[:])
-	if n > maxFew {
-		return w.incremental.current.merge(w.v, piece)
-	}
 	return w.v.mergeFew(w.tokens[:n])
 }
