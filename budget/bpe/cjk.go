@@ -17,11 +17,9 @@ func (w *worker) cjkTokens(piece []byte, limit int) (tokens int) {
 	for i := 0; i < len(piece) && tokens <= limit; {
 		c := piece[i]
 		if !isCJK(c) {
+			_, w := classAt(piece, i)
 			before = 0
-			i++
-			if c >= 0xc0 {
-				i += width(c) - 1
-			}
+			i += w
 			continue
 		}
 		after := rune(c&0x0f)<<12 | rune(piece[i+1]&0x3f)<<6 | rune(piece[i+2]&0x3f)

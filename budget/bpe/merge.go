@@ -52,8 +52,8 @@ func (v *vocabulary) mergeFew(tokens []uint32) int {
 // groupSize is the number of pairs of a window in one group.
 const groupSize = 16
 
-// noKey is the key of a pair that does not merge.
-const noKey = math.MaxUint64
+// noKey is the lowest key of a pair that does not merge.
+const noKey = noRank << 32
 
 // A window merges a text of at most its size. It keeps the lowest pair of each group of pairs.
 type window struct {
@@ -85,7 +85,7 @@ func (w *window) merge(v *vocabulary, text []byte) int {
 		for _, k := range w.lowest[:groups] {
 			best = min(best, k)
 		}
-		if best == noKey {
+		if best >= noKey {
 			break
 		}
 		i, merged := int(uint32(best)), uint32(best>>32)
@@ -96,11 +96,11 @@ func (w *window) merge(v *vocabulary, text []byte) int {
 		w.keys[j] = noKey
 		w.keys[i] = noKey
 		if k < n {
-			w.keys[i] = key(v.pair(merged, w.tokens[k]), i)
+			w.keys[i] = uint64(v.pair(merged, w.tokens[k]))<<32 | uint64(i)
 		}
 		if i > 0 {
 			h := int(w.prev[i])
-			w.keys[h] = key(v.pair(w.tokens[h], merged), h)
+			w.keys[h] = uint64(v.pair(w.tokens[h], merged))<<32 | uint64(h)
 			if h/groupSize != i/groupSize {
 				w.lower(h / groupSize)
 			}
@@ -124,7 +124,7 @@ func (w *window) link(v *vocabulary, n int) (groups int) {
 		w.next[i], w.prev[i+1] = int32(i+1), int32(i)
 		w.keys[i] = noKey
 		if i+1 < n {
-			w.keys[i] = key(v.pair(w.tokens[i], w.tokens[i+1]), i)
+			w.keys[i] = uint64(v.pair(w.tokens[i], w.tokens[i+1]))<<32 | uint64(i)
 		}
 	}
 	groups = (n + groupSize - 1) / groupSize
@@ -140,11 +140,4 @@ func (w *window) link(v *vocabulary, n int) (groups int) {
 // lower finds the lowest key of a group again.
 func (w *window) lower(group int) {
 	w.lowest[group] = slices.Min(w.keys[group*groupSize:][:groupSize])
-}
-
-func key(rank uint32, i int) uint64 {
-	if rank == noRank {
-		return noKey
-	}
-	return uint64(rank)<<32 | uint64(i)
 }

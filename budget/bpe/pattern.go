@@ -306,14 +306,3 @@ func decode(b []byte) (rune, int) {
 	_ = b[3]
 	return rune(b[0]&0x07)<<18 | rune(b[1]&0x3f)<<12 | rune(b[2]&0x3f)<<6 | rune(b[3]&0x3f), 4
 }
-
-// width returns the length of a character that begins with c, not ASCII.
-func width(c byte) int {
-	switch {
-	case c < 0xe0:
-		return 2
-	case c < 0xf0:
-		return 3
-	}
-	return 4
-}

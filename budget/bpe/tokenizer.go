@@ -197,12 +197,7 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 
 // pieceTokens counts the piece from i to end, until it has more than limit tokens.
 func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
-	switch n := end - i; {
-	case n == 1:
-		return 1
-	case n == 2:
-		return 2 - w.v.isTwo(uint32(b[i])|uint32(b[i+1])<<8)
-	case n > shortPiece && isCJK(b[end-3]):
+	if end-i > shortPiece && isCJK(b[end-3]) {
 		return w.cjkTokens(b[i:end], limit)
 	}
 	return w.partTokens(b, i, end, limit)
