@@ -67,21 +67,11 @@ func (w *worker) cut(b []byte, n int) int {
 	return end
 }
 
-// cutPiece returns about the end of the first n tokens of a piece that has more.
+// cutPiece returns about the end of the first n tokens of a piece that has more. It merges windows
+// that begin at a token of the one before.
 func (w *worker) cutPiece(piece []byte, n int) int {
-	// Merge up to the last place with at most n tokens before it.
 	m := w.incremental
-	m.reset()
-	counted, begin := 0, 0
-	for end := 0; end < len(piece) && m.count <= n; {
-		counted, begin = m.count, end-len(m.text)
-		part := piece[end:min(end+m.size, len(piece))]
-		m.write(part)
-		end += len(part)
-	}
-	n -= counted
-	// The cut is at most a few windows after that place.
-	for {
+	for begin := 0; ; {
 		part := piece[begin:min(begin+m.size, len(piece))]
 		tokens := m.current.merge(w.v, part)
 		switch {
@@ -90,8 +80,8 @@ func (w *worker) cutPiece(piece []byte, n int) int {
 		case begin+len(part) == len(piece):
 			return len(piece)
 		}
-		half := tokens / 2
-		n -= half
-		begin += int(m.current.starts[half])
+		most := tokens - tokens/4 // of at least four; the last ones depend on the text after the window
+		n -= most
+		begin += int(m.current.starts[most])
 	}
 }
