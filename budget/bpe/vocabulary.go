@@ -104,9 +104,16 @@ func newVocabulary(size int) *vocabulary {
 // add adds a token that merges from left, its first n bytes, and right.
 func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.addPair(left, right, rank)
-	v.bytePairs[uint(token[n-1])<<8|uint(token[n])].add(n, len(token)-n, rank)
+	p := &v.bytePairs[uint(token[n-1])<<8|uint(token[n])]
+	if n == 1 {
+		p.left = min(p.left, rank)
+	}
+	if n == len(token)-1 {
+		p.right = min(p.right, rank)
+	}
 	switch {
 	case len(token) == 2:
+		p.rank = rank
 		i := uint(token[0]) | uint(token[1])<<8
 		v.twos[i/64] |= 1 << (i % 64)
 	case len(token) == 3 && token[0]|token[1]|token[2] < utf8.RuneSelf:
@@ -161,11 +168,6 @@ func (v *vocabulary) pair(left, right uint32) uint32 {
 	if v.filter[bit/64]>>(bit%64)&1 == 0 {
 		return noRank
 	}
-	return v.probe(key, h)
-}
-
-// probe looks up key, with the hash h, in the table.
-func (v *vocabulary) probe(key, h uint64) uint32 {
 	for i := h >> (v.shift & 63); ; {
 		e := v.pairs[i]
 		if e == 0 {
@@ -178,33 +180,14 @@ func (v *vocabulary) probe(key, h uint64) uint32 {
 	}
 }
 
-// A bytePair holds three ranks about two bytes, of rankBits each. In the lowest bits is the token
-// of the two bytes. Then follow the lowest token that merges from the first byte and a text that
-// begins with the second, and the lowest that merges from a text that ends with the first byte and
-// the second. A rank is noRank if there is no such token.
-type bytePair uint64
-
-const noPair = 1<<(3*rankBits) - 1
-
-func (p bytePair) rank() uint32  { return uint32(p) & noRank }
-func (p bytePair) left() uint32  { return uint32(p>>rankBits) & noRank }
-func (p bytePair) right() uint32 { return uint32(p >> (2 * rankBits)) }
-
-// add adds a token that merges from n bytes, up to the first byte of p, and m bytes, from its
-// second byte on.
-func (p *bytePair) add(n, m int, token uint32) {
-	rank, left, right := p.rank(), p.left(), p.right()
-	if n == 1 {
-		left = min(left, token)
-	}
-	if m == 1 {
-		right = min(right, token)
-	}
-	if n == 1 && m == 1 {
-		rank = token
-	}
-	*p = bytePair(right)<<(2*rankBits) | bytePair(left)<<rankBits | bytePair(rank)
+// A bytePair holds three ranks about two bytes. Each is noRank if there is no such token.
+type bytePair struct {
+	rank  uint32 // of the token of the two
+	left  uint32 // the lowest of a token that merges from the first byte and a text with the second
+	right uint32 // the lowest of a token that merges from a text with the first byte and the second
 }
+
+var noPair = bytePair{noRank, noRank, noRank}
 
 // bytePair returns the pair of the byte of text at i and the next one.
 func (v *vocabulary) bytePair(text []byte, i int) bytePair {
@@ -225,7 +208,7 @@ func (v *vocabulary) bytePair(text []byte, i int) bytePair {
 // merges of English.
 func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
 	n := 0
-	before, pair := bytePair(noPair), v.bytePair(text, 0)
+	before, pair := noPair, v.bytePair(text, 0)
 	second := 0              // 1 if the byte at i is the second of a certain pair
 	end, bridged := 0, false // whether a bridge may join the characters that meet at end
 	for i := 0; i < len(text); i++ {
@@ -248,10 +231,9 @@ func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
 			}
 		}
 		next := v.bytePair(text, i+1)
-		rank := pair.rank()
-		certain := (rank - min(before.right(), next.left())) >> 31 // 1 or 0, without a branch
+		certain := (pair.rank - min(before.right, next.left)) >> 31 // 1 or 0, without a branch
 		first := v.byteRank[text[i]]
-		tokens[n], starts[n] = first^(first^rank)&-certain, int32(i)
+		tokens[n], starts[n] = first^(first^pair.rank)&-certain, int32(i)
 		n += 1 - second
 		second = int(certain)
 		before, pair = pair, next
@@ -283,8 +265,6 @@ type charTable struct {
 	ranks [1 << 16]uint32
 	// bridges is a set of hashes of neighbours.
 	bridges [1 << 11]uint64
-	// lasts and firsts are sets of the bytes in keys of two bytes.
-	lasts, firsts uint64
 	// cjkPairs is a set of hashes of two CJK characters that some token joins.
 	cjkPairs [1 << cjkPairBits / 64]uint64
 }
@@ -330,19 +310,14 @@ func (t *charTable) add(token []byte, n int, rank uint32) {
 		t.ranks[after&0xffff] |= bridgesBefore
 	default:
 		t.setBridge(bridgeBytes(last, first))
-		t.lasts |= 1 << (last & 63)
-		t.firsts |= 1 << (first & 63)
 	}
 }
 
 // bridged reports whether a bridge may join two characters that meet at bytes last and first.
 func (t *charTable) bridged(before, after rune, last, first byte) bool {
-	bytes := t.lasts>>(last&63)&(t.firsts>>(first&63))&1 != 0
-	if t.ranks[before&0xffff]&bridgesAfter|t.ranks[after&0xffff]&bridgesBefore == 0 && !bytes {
-		return false
-	}
-	return t.hasBridge(bridgeAfter(before, first)) || t.hasBridge(bridgeBefore(last, after)) ||
-		bytes && t.hasBridge(bridgeBytes(last, first))
+	return t.hasBridge(bridgeBytes(last, first)) ||
+		t.ranks[before&0xffff]&bridgesAfter != 0 && t.hasBridge(bridgeAfter(before, first)) ||
+		t.ranks[after&0xffff]&bridgesBefore != 0 && t.hasBridge(bridgeBefore(last, after))
 }
 
 func (t *charTable) setBridge(hash uint32) { t.bridges[hash>>21] |= 1 << (hash >> 15 & 63) }
