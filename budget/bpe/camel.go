@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// humps is a set of four letters, "stRe" as in "firstRequest": those that some token has, or a part
-// of them with the two in the middle. If a token has only a part, any letters stand for the others.
+// humps is a set of four letters around a capital, as "stRe" in "firstRequest". It has those of
+// which some token has all, or the middle two and what else fits between its ends.
 //
 // cl100k_base, p50k_base and r50k_base do not cut a piece before a capital, and long identifiers
 // recur less than their words. Where no token joins two words, none merges them, so they count
@@ -28,17 +28,15 @@ func (h *humps) cut(k *block, starts uint64) uint64 {
 
 // add adds the letters of a token.
 func (h *humps) add(token []byte) {
-	small := func(c byte) bool { return c >= 'a' && c <= 'z' }
 	for i := 1; i < len(token); i++ {
-		if !small(token[i-1]) || token[i] < 'A' || token[i] > 'Z' {
+		if token[i-1] < 'a' || token[i-1] > 'z' || token[i] < 'A' || token[i] > 'Z' {
 			continue
 		}
-		for first := byte('a'); first <= 'z'; first++ {
-			for last := byte('a'); last <= 'z'; last++ {
-				if (i == 1 || token[i-2] == first) && (i+1 == len(token) || token[i+1] == last) {
-					at := humpIndex(binary.LittleEndian.Uint32([]byte{first, token[i-1], token[i], last}))
-					h[at/64] |= 1 << (at % 64)
-				}
+		for ends := range 26 * 26 {
+			text := [4]byte{byte('a' + ends/26), token[i-1], token[i], byte('a' + ends%26)}
+			if (i == 1 || token[i-2] == text[0]) && (i+1 == len(token) || token[i+1] == text[3]) {
+				at := humpIndex(binary.LittleEndian.Uint32(text[:]))
+				h[at/64] |= 1 << (at % 64)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ func isCJK(c byte) bool { return c&0xf0 == 0xe0 }
 
 // cjkTokens counts a piece that ends with a CJK character, until it has more than limit tokens.
 func (w *worker) cjkTokens(piece []byte, limit int) (tokens int) {
-	chars := w.v.chars
+	chars := &w.v.chars
 	start := 0
 	before := rune(0) // the last character, or 0 if it is not CJK
 	for i := 0; i < len(piece) && tokens <= limit; {

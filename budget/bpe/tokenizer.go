@@ -2,11 +2,11 @@
 // in the text.
 //
 // A pattern cuts the text into pieces: one by one (pattern.go), or in ASCII 64 bytes at a time
-// (block.go), where words of a long identifier are pieces too (camel.go). Each piece merges on its
-// own by the pairs of the vocabulary (vocabulary.go, merge.go). A worker caches the counts of short pieces (cache.go). A long piece merges in
-// windows (incremental.go), a piece of CJK characters in parts that no token joins (cjk.go). A
-// Stream counts text that arrives in parts (stream.go); a piece may be longer than its buffer
-// (longpiece.go).
+// (block.go), where the words of a long identifier count as pieces, too (camel.go). Each piece
+// merges on its own by the pairs of the vocabulary (vocabulary.go, merge.go). A worker caches the
+// counts of short pieces (cache.go). A long piece merges in windows (incremental.go), a piece of
+// CJK characters in parts that no token joins (cjk.go). A Stream counts text that arrives in parts
+// (stream.go); a piece may be longer than its buffer (longpiece.go).
 package bpe
 
 import (

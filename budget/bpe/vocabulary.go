@@ -28,14 +28,14 @@ const (
 // without the bytes, is enough.
 type vocabulary struct {
 	byteRank  [256]uint32
-	bytePairs []bytePair           // by the bytes, first<<8 | second
+	bytePairs [1 << 16]bytePair    // by the bytes, first<<8 | second
 	twos      [1 << 16 / 64]uint64 // a bit for each two bytes: whether they are a token
 	threes    [1 << 21 / 64]uint64 // a bit for each three bytes of ASCII: whether they are one
 	humps     humps
 	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
 	shift     uint     // from a hash to an index in pairs
 	filter    []uint64 // a bit for each slot in four that some key hashes to
-	chars     *charTable
+	chars     charTable
 }
 
 // loadVocabulary loads the vocabulary that tiktoken-go-loader embeds, as OpenAI publishes it: a
@@ -89,14 +89,12 @@ func parseLine(token, line []byte) (n int, rank uint32, err error) {
 func newVocabulary(size int) *vocabulary {
 	log := bits.Len(uint(size - 1))
 	v := &vocabulary{
-		bytePairs: make([]bytePair, 1<<16),
-		pairs:     make([]uint64, 1<<log),
-		shift:     uint(64 - log),
-		filter:    make([]uint64, 1<<(log+filterExtra-6)),
-		chars:     newCharTable(),
+		pairs:  make([]uint64, 1<<log),
+		shift:  uint(64 - log),
+		filter: make([]uint64, 1<<(log+filterExtra-6)),
 	}
 	for i := range v.bytePairs {
-		v.bytePairs[i] = noPair
+		v.bytePairs[i], v.chars.ranks[i] = noPair, noRank
 	}
 	return v
 }
@@ -275,14 +273,6 @@ const (
 	bridgesBefore = 1 << 31
 )
 
-func newCharTable() *charTable {
-	t := new(charTable)
-	for i := range t.ranks {
-		t.ranks[i] = noRank
-	}
-	return t
-}
-
 // add adds a token that merges from its first n bytes and the others.
 func (t *charTable) add(token []byte, n int, rank uint32) {
 	if r, w := utf8.DecodeRune(token); w == len(token) && w == 3 {
@@ -303,37 +293,28 @@ func (t *charTable) add(token []byte, n int, rank uint32) {
 			t.cjkPairs[h/64] |= 1 << (h % 64)
 		}
 	case whole:
-		t.setBridge(bridgeAfter(before, first))
+		t.setBridge(bridge(0, uint32(before), first))
 		t.ranks[before&0xffff] |= bridgesAfter
 	case utf8.FullRune(right):
-		t.setBridge(bridgeBefore(last, after))
+		t.setBridge(bridge(1, uint32(after), last))
 		t.ranks[after&0xffff] |= bridgesBefore
 	default:
-		t.setBridge(bridgeBytes(last, first))
+		t.setBridge(bridge(2, uint32(last), first))
 	}
 }
 
 // bridged reports whether a bridge may join two characters that meet at bytes last and first.
 func (t *charTable) bridged(before, after rune, last, first byte) bool {
-	return t.hasBridge(bridgeBytes(last, first)) ||
-		t.ranks[before&0xffff]&bridgesAfter != 0 && t.hasBridge(bridgeAfter(before, first)) ||
-		t.ranks[after&0xffff]&bridgesBefore != 0 && t.hasBridge(bridgeBefore(last, after))
+	return t.hasBridge(bridge(2, uint32(last), first)) ||
+		t.ranks[before&0xffff]&bridgesAfter != 0 && t.hasBridge(bridge(0, uint32(before), first)) ||
+		t.ranks[after&0xffff]&bridgesBefore != 0 && t.hasBridge(bridge(1, uint32(after), last))
 }
 
 func (t *charTable) setBridge(hash uint32) { t.bridges[hash>>21] |= 1 << (hash >> 15 & 63) }
 
-func (t *charTable) hasBridge(hash uint32) bool {
-	return t.bridges[hash>>21]>>(hash>>15&63)&1 != 0
-}
+func (t *charTable) hasBridge(hash uint32) bool { return t.bridges[hash>>21]>>(hash>>15&63)&1 != 0 }
 
-func bridgeAfter(before rune, first byte) uint32 {
-	return (uint32(before)<<8 | uint32(first)) * 0x9e3779b1
-}
-
-func bridgeBefore(last byte, after rune) uint32 {
-	return (uint32(after)<<8 | uint32(last)) * 0x85ebca6b
-}
-
-func bridgeBytes(last, first byte) uint32 {
-	return (1<<30 | uint32(last)<<8 | uint32(first)) * 0x9e3779b1
+// bridge returns the hash of a bridge: of a byte and the character or byte on its other side.
+func bridge(side, other uint32, b byte) uint32 {
+	return (side<<30 | other<<8 | uint32(b)) * 0x9e3779b1
 }
