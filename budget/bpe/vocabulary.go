@@ -141,7 +141,7 @@ func (v *vocabulary) isThree(text uint32) int {
 }
 
 // filterExtra is how many more bits of a hash the filter uses than the table. Without the filter
-// unseen text takes 10 to 16 % longer.
+// unseen text takes 6 % longer, base64 25 to 40 %.
 const filterExtra = 2
 
 func hashPair(key uint64) uint64 { return key * 0x9e3779b97f4a7c15 }
