@@ -354,7 +354,7 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 				continue
 			}
 		}
-		if c.dfa.failsSoon(text, s) {
+		if c.rest == nil && c.dfa.failsSoon(text, s) {
 			continue
 		}
 		end, err := c.dfa.end(text, s, limit, true)
@@ -448,9 +448,6 @@ func (c *cursor) passes(text string, limit Limit) (bool, error) {
 		return c.open, nil
 	}
 	c.pivot, c.open = c.at, false
-	if c.rest.failsSoon(text, c.at) {
-		return false, nil
-	}
 	end, err := c.rest.end(text, c.at, limit, true)
 	c.open = end >= 0
 	return c.open, err

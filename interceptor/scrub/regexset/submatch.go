@@ -151,21 +151,26 @@ func (t *tracer) groups(d *dfa, text string, m Span, n int, limit Limit) ([]int,
 func (t *tracer) short(d *dfa, text string, from, n int) (groups []int, found, ok bool) {
 	t.steps = t.steps[:0]
 	clears, through := d.clears, 0 // steps through the end of the match
-	for i, state := from, d.start(text, from); i <= len(text) && state != d.dead(); {
-		class, size := uint8(d.p.classes-1), 1
+	state := d.start(text, from)
+	p, trans, dead := d.p, d.trans, d.dead()
+	for i := from; i <= len(text) && state != dead; {
+		class, size := uint8(p.classes-1), 1
 		if i < len(text) {
-			class, size = d.p.classAt(text, i)
+			if class = p.ascii[text[i]%utf8.RuneSelf]; text[i] >= utf8.RuneSelf {
+				class, size = p.classAt(text, i)
+			}
 		}
 		t.steps = append(t.steps, step{i, state, class})
-		if next := d.trans[int(state)+int(class)]; next > 0 {
-			state, i = next, i+size
+		i += size
+		if next := trans[int(state)+int(class)]; next > 0 {
+			state = next
 			continue
 		}
 		var match bool
-		if state, match = d.step(state, class); match {
+		state, match = d.step(state, class)
+		if trans = d.trans; match {
 			through = len(t.steps)
 		}
-		i += size
 	}
 	if d.clears != clears || through == 0 {
 		return nil, false, d.clears == clears
