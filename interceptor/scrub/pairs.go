@@ -98,41 +98,64 @@ func (x *examination) appendPairs(all []decoded, text string, r *rule, matches [
 		if !dense.admits(m) {
 			continue
 		}
-		groups, err := x.groupsOf(r, m)
+		match, err := x.valueOf(r, m)
 		if err != nil {
 			return nil, err
 		}
-		for n := 2; n < len(groups); n += 2 {
-			if groups[n] < 0 {
+		dense.value = match.End
+		value := valueIn(text, match)
+		end := value.End
+		if r.Random {
+			whole, ok := span{}, false
+			if value, whole, ok = randomIn(text, m.Start, value); !ok || covered(known, whole) {
 				continue
 			}
-			match := span{m.Start + groups[n], m.Start + groups[n+1]}
-			dense.value = match.End
-			value := valueIn(text, match)
-			end := value.End
-			if r.Random {
-				whole, ok := span{}, false
-				if value, whole, ok = randomIn(text, m.Start, value); !ok || covered(known, whole) {
-					continue
-				}
-				end = whole.End
-			}
-			if isPublic(text[value.Start:value.End]) || r.Row && !isRow(text, m.Start, match) {
-				continue
-			}
-			if m.Start < lines.part.End {
-				overlapping.pair(m.Start, value, end)
-			} else {
-				lines.pair(m.Start, value, end)
-			}
-			blocks.block(m.Start, value)
+			end = whole.End
 		}
+		if isPublic(text[value.Start:value.End]) || r.Row && !isRow(text, m.Start, match) {
+			continue
+		}
+		if m.Start < lines.part.End {
+			overlapping.pair(m.Start, value, end)
+		} else {
+			lines.pair(m.Start, value, end)
+		}
+		blocks.block(m.Start, value)
 	}
 	for _, w := range []*rewriting{&lines, &overlapping, &blocks} {
 		w.end()
 		all = append(all, w.ready...)
 	}
 	return all, nil
+}
+
+// valueOf returns the value in a match of a rule: its group or, of a rule with Begun, what begins with the last few
+// characters of the match. That takes no run for the groups.
+func (x *examination) valueOf(r *rule, m regexset.Span) (span, error) {
+	const few, most = 6, 500
+	text := x.text
+	if err := x.limit.spend(m.End - m.Start); err != nil {
+		return span{}, err
+	}
+	if !r.Begun {
+		return x.secretOf(r, span(m))
+	}
+	value := span{m.End, min(m.End+most-few, len(text))}
+	for range few {
+		_, size := utf8.DecodeLastRuneInString(text[:value.Start])
+		value.Start -= size
+	}
+	ends := "\"'`\\<>{}[],| \t\n\f\r"
+	if r.Row {
+		ends += "()"
+	}
+	if n := strings.IndexAny(text[m.End:value.End], ends); n >= 0 {
+		value.End = m.End + n
+	}
+	for value.End < len(text) && !utf8.RuneStart(text[value.End]) {
+		value.End--
+	}
+	return value, nil
 }
 
 // randomIn returns the first part of a random value whose name begins at byte at, and the whole of it. ok is
