@@ -176,6 +176,13 @@ func (d *dfa) run(text string, i, stop int, state int32, end int) (int, int32, i
 			if t == fails { // most runs end here
 				return i, d.dead(), end
 			}
+			if t < 0 && !p.earliest { // a match ends here, and may go on
+				if state, end = -t>>1, i; state == d.dead() {
+					return i, state, end
+				}
+				i++
+				continue
+			}
 		}
 		class, size := p.classAt(text, i)
 		var match bool
