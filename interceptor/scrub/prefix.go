@@ -13,15 +13,19 @@ var linePrefix = regexp.MustCompile(`^(?:\++|-|>+|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[
 // prefixOf returns the prefix of a line, or "". Most lines have none, and that is cheap to see.
 func prefixOf(line string) string {
 	line = line[:min(len(line), 200)]
-	letters := 0
-	for letters < len(line) && (line[letters]|0x20 >= 'a' && line[letters]|0x20 <= 'z' || line[letters] == '_') {
-		letters++
+	i := 0
+	if line != "" && (kindOf(line[0]|0x20) == 'a' || line[0] == '_') {
+		for ; i < len(line) && (inBase64(line[i]) && line[i] != '+' || line[i] == '.' || line[i] == ':'); i++ {
+			if kindOf(line[i]) == '0' && (line[i-1] == ':' || line[i-1] == '-') {
+				return linePrefix.FindString(line) // a path and a number
+			}
+		}
 	}
-	rest := letters
-	for rest < len(line) && (line[rest] == ' ' || line[rest] == '\t') {
-		rest++
+	word := i
+	for i < len(line) && (line[i] == ' ' || line[i] == '\t') {
+		i++
 	}
-	if rest == len(line) || letters > 0 && rest > letters && line[rest] != '|' || letters == 0 && rest > 0 && kindOf(line[rest]) != '0' {
+	if i == len(line) || word > 0 && (i == word || line[i] != '|') || word == 0 && i > 0 && kindOf(line[i]) != '0' {
 		return ""
 	}
 	return linePrefix.FindString(line)
