@@ -24,6 +24,8 @@ const (
 
 // examine returns the ranges of text to redact and the findings to report.
 func (x *examination) examine(text string) ([]mark, []Finding, error) {
+	clear(x.cells) // they refer to the last text
+	x.cells = x.cells[:0]
 	hits, pairs, err := x.secrets(text)
 	if err != nil {
 		return nil, nil, err
@@ -75,7 +77,7 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 	ascii := x.scratch.ASCII()
 	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within.Start:within.End])
 	var marks []mark
-	look := func(all []decoded) error {
+	look := func(all ...decoded) error {
 		for i := range all {
 			d := &all[i]
 			within := x.paired
@@ -90,15 +92,22 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 				return err
 			}
 			for _, m := range append(appendMarks(nil, d.text, hits), deeper...) {
-				if d.touched(m.span) {
-					marks = append(marks, mark{valueIn(text, d.origin(m.span)), m.rule})
+				if s := d.origin(m.span); s.Start < s.End && d.touched(m.span) {
+					marks = append(marks, mark{valueIn(text, s), m.rule})
 				}
 			}
 		}
 		return nil
 	}
-	if err := look(pairs); err != nil {
-		return nil, err
+	for _, d := range pairs {
+		for more := true; more; more = len(d.cells) > 0 {
+			if len(d.cells) > 0 {
+				d = fromCells(text, d.cells, merge(slices.Clone(marks))) // what is found is not sought again
+			}
+			if err := look(d); err != nil {
+				return nil, err
+			}
+		}
 	}
 	var all []decoded
 	for at := within.Start; ; {
@@ -109,7 +118,7 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		var err error
 		all, err = x.appendUnpacked(appendRun(all[:0], text, run), text, run)
 		if err == nil {
-			err = look(all)
+			err = look(all...)
 		}
 		if err != nil {
 			return nil, err
@@ -123,7 +132,7 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		var err error
 		all, err = x.appendEscapes(all[:0], text, within, first, ascii)
 		if err == nil {
-			err = look(all)
+			err = look(all...)
 		}
 		if err != nil {
 			return nil, err
@@ -144,6 +153,7 @@ type decoded struct {
 
 	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
 	paired bool
+	cells  []cell // pairs that are not rewritten yet
 }
 
 // An edit replaces a range of a text by a few bytes, or by none.
@@ -161,11 +171,11 @@ func (d *decoded) origin(s span) span {
 }
 
 // back returns the place in the encoded text of byte i of d.text. Within a replacement that is
-// the start of the edit or, if up, its end.
+// the start of the edit or, if up, its end. In pairs it is the other one: what stands between values stays.
 func (d *decoded) back(i int, up bool) int {
 	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].End > i }) // edits before i
 	switch {
-	case n < len(d.at) && i > d.at[n].Start && up:
+	case n < len(d.at) && i > d.at[n].Start && up != d.paired:
 		return d.edits[n].End
 	case n < len(d.at) && i > d.at[n].Start:
 		return d.edits[n].Start

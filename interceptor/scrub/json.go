@@ -76,7 +76,7 @@ type document struct {
 	lists   map[uint64]bool // the places of hot strings; see together
 	pairs   []piece         // names and values; see pair
 	paired  int             // bytes of those
-	tabular bool            // only cells are of interest; see appendJSONTable
+	tabular bool            // only cells are of interest; see addJSONTable
 }
 
 // A listed is a string below an array. The strings at one place of its members, such as

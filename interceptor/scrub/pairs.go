@@ -8,14 +8,13 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// pairs returns the names and values that stand apart in the scanned text, rewritten to
+// pairs returns the names and values that stand apart in the scanned text, to be rewritten to
 // NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first. hits are known.
 func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 	if x.paired {
 		return nil, nil
 	}
 	var all []decoded
-	var err error
 	var known []mark
 	apart := false
 	for _, i := range x.scratch.Candidates() {
@@ -23,9 +22,10 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 		if !r.Apart {
 			continue
 		}
+		first := len(x.cells)
 		if !apart {
 			apart = true
-			if all, err = x.appendJSONTable(all, text); err != nil {
+			if err := x.addJSONTable(text); err != nil {
 				return nil, err
 			}
 		}
@@ -34,36 +34,34 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 			next = matchEnd
 		}
 		matches, err := x.scratch.FindFrom(i, next)
-		if err != nil {
-			return nil, err
-		}
 		switch {
-		case len(matches) == 0:
-			continue
+		case err != nil || len(matches) == 0:
 		case r.Header:
 			all, err = x.appendTables(all, text, matches)
 		case r.Before || r.SecretGroup > 0:
-			all, err = x.appendNamed(all, text, r, matches)
+			err = x.addNamed(text, r, matches)
 		default:
 			if r.Random && known == nil {
 				known = merge(appendMarks([]mark{}, text, hits))
 			}
-			all, err = x.appendPairs(all, text, r, matches, known)
+			err = x.addPairs(text, r, matches, known)
 		}
 		if err != nil {
 			return nil, err
+		}
+		if len(x.cells) > first {
+			all = append(all, decoded{cells: x.cells[first:]})
 		}
 	}
 	return all, nil
 }
 
-// appendNamed appends the pairs of a rule that has groups for both the name and the value.
-func (x *examination) appendNamed(all []decoded, text string, r *rule, matches []regexset.Span) ([]decoded, error) {
-	var found []cell
+// addNamed adds the pairs of a rule that has groups for both the name and the value.
+func (x *examination) addNamed(text string, r *rule, matches []regexset.Span) error {
 	for _, m := range matches {
 		groups, err := x.groupsOf(r, m)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if groups == nil {
 			continue
@@ -73,13 +71,10 @@ func (x *examination) appendNamed(all []decoded, text string, r *rule, matches [
 			name, value = value, name
 		}
 		if value = valueIn(text, value); !r.Random || isRandom(text, value) {
-			found = append(found, cell{text[name.Start:name.End], value})
+			x.cells = append(x.cells, cell{text[name.Start:name.End], value})
 		}
 	}
-	if len(found) > 0 {
-		all = append(all, fromCells(text, found))
-	}
-	return all, nil
+	return nil
 }
 
 // groupsOf returns the groups of a match of a rule; see [regexset.Scratch.Submatches].
@@ -90,9 +85,8 @@ func (x *examination) groupsOf(r *rule, m regexset.Span) ([]int, error) {
 	return x.scratch.Submatches(r.index, m)
 }
 
-// appendPairs appends the pairs of a rule whose matches begin with the name and have the value in a group.
-func (x *examination) appendPairs(all []decoded, text string, r *rule, matches []regexset.Span, known []mark) ([]decoded, error) {
-	lines, overlapping, blocks := rewriting{text: text}, rewriting{text: text}, rewriting{text: text}
+// addPairs adds the pairs of a rule whose matches begin with the name and have the value in a group.
+func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, known []mark) error {
 	dense := crowd{}
 	for _, m := range matches {
 		if !dense.admits(m) {
@@ -100,7 +94,7 @@ func (x *examination) appendPairs(all []decoded, text string, r *rule, matches [
 		}
 		match, err := x.valueOf(r, m)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		dense.value = match.End
 		value := valueIn(text, match)
@@ -115,18 +109,13 @@ func (x *examination) appendPairs(all []decoded, text string, r *rule, matches [
 		if isPublic(text[value.Start:value.End]) || r.Row && !isRow(text, m.Start, match) {
 			continue
 		}
-		if m.Start < lines.part.End {
-			overlapping.pair(m.Start, value, end)
-		} else {
-			lines.pair(m.Start, value, end)
+		name := text[m.Start:nameEnd(text, regexset.Span{Start: m.Start, End: value.Start})]
+		if x.cells = append(x.cells, cell{name, value}); end > value.End {
+			x.cells = append(x.cells, cell{"", span{end, end}}) // what is behind the value is redacted with it
 		}
-		blocks.block(m.Start, value)
+		x.addBlock(text, name, m.Start, value)
 	}
-	for _, w := range []*rewriting{&lines, &overlapping, &blocks} {
-		w.end()
-		all = append(all, w.ready...)
-	}
-	return all, nil
+	return nil
 }
 
 // valueOf returns the value in a match of a rule: its group or, of a rule with Begun, what begins with the last few
@@ -192,42 +181,14 @@ func (c *crowd) admits(m regexset.Span) bool {
 	return true
 }
 
-// A rewriting is pairs of one rule, in their order, as lines of one text. So a text full of pairs is
-// scanned once more, not once for each.
-type rewriting struct {
-	text  string
-	part  span
-	edits []edit
-	ready []decoded
-}
-
-// pair adds a value and the name that begins at byte at. What is behind the value, up to byte end, is redacted with it.
-func (r *rewriting) pair(at int, value span, end int) {
-	name := nameEnd(r.text, regexset.Span{Start: at, End: value.Start})
-	if at < r.part.End {
-		r.end() // it overlaps the last one
-	}
-	if len(r.edits) == 0 {
-		r.part.Start = at
-	} else {
-		r.edits = append(r.edits, edit{span{r.part.End, at}, "\"\n\x00\n"}) // no match goes on behind it
-	}
-	r.edits = append(r.edits, edit{span{name, value.Start}, `": "`})
-	if end > value.End {
-		r.edits = append(r.edits, edit{span{value.End, end}, ""})
-	}
-	r.part.End = end
-}
-
-// block adds a pair whose value is the first line of a block in YAML, with the lines of the block as one
-// word.
-func (r *rewriting) block(at int, value span) {
-	text := r.text
+// addBlock adds a pair whose value is the first line of a block in YAML, with the lines of the block as one
+// word. The name begins at byte at.
+func (x *examination) addBlock(text, name string, at int, value span) {
 	line := text[strings.LastIndexByte(text[at:value.Start], '\n')+1+at : value.Start]
 	if line == "" || len(line) == value.Start-at || strings.Trim(line, " ") != "" || !strings.ContainsAny(text[at:value.Start], "|>") {
 		return
 	}
-	began := false
+	first := len(x.cells)
 	for {
 		end := lineAt(text, value.End)
 		rest := strings.TrimLeft(text[end.Start:end.End], "\r")
@@ -239,23 +200,11 @@ func (r *rewriting) block(at int, value span) {
 		if !indented || word == "" || strings.ContainsAny(word, " \t\"'`:,") {
 			break
 		}
-		if !began {
-			began = true
-			r.pair(at, value, value.End)
+		if len(x.cells) == first {
+			x.cells = append(x.cells, cell{name, value})
 		}
-		r.edits = append(r.edits, edit{span{value.End, next.Start + len(line)}, ""})
-		value.End = next.Start + len(line) + len(word)
-		r.part.End = value.End
-	}
-}
-
-// end ends the text of the pairs so far.
-func (r *rewriting) end() {
-	if len(r.edits) > 0 {
-		d := apply(r.text, r.part, append(r.edits, edit{span{r.part.End, r.part.End}, "\"\n"}))
-		d.paired = true
-		r.ready = append(r.ready, d)
-		r.edits = nil
+		value = span{next.Start + len(line), next.Start + len(line) + len(word)}
+		x.cells = append(x.cells, cell{"", value})
 	}
 }
 

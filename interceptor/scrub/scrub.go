@@ -115,7 +115,7 @@ type examination struct {
 	// Of the text that was scanned last; see find.
 	text     string
 	lines    []int32 // see lineBreaks
-	cells    []cell  // of a table in it
+	cells    []cell  // of it and of what is decoded
 	repeated []int   // of a table, by column: cells that are the name
 	spans    []span  // of the cells of its header and of a row
 	paired   bool    // it is of pairs; see decoded
@@ -146,6 +146,7 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 // end keeps the memory of x for later calls. An error or a panic leaves x in an unknown state.
 func (x *examination) end() {
 	x.scratch.Reset()
+	clear(x.cells)
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
 	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)

@@ -214,6 +214,23 @@ stopwords = ["1234"]
 	}
 }
 
+// What stands between the pairs of a text stays, also if the match of a rule begins in the name and has the quotation
+// mark behind the value.
+func TestTextBetweenPairsStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.toml")
+	if err := os.WriteFile(path, []byte("[[rules]]\nid='pin'\nregex='door_key\": \"[0-9]{4}-[0-9]{4}\"'"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newScrubber(t, Options{Rules: path})
+	for _, in := range []string{"name: door_key\nvalue: PIN\nThis line stays.\nname: door_key\nvalue: PIN\n", "id,door_key\n1,PIN\nstays,PIN\n"} {
+		want := strings.ReplaceAll(in, "PIN", "[REDACTED:pin]")
+		in = strings.ReplaceAll(in, "PIN", "4711-0815")
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+			t.Errorf("Text(%q) = %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
 // TestEveryRuleIsSearchable: no default rule is searched for without a time limit.
 func TestEveryRuleIsSearchable(t *testing.T) {
 	for _, r := range newScrubber(t, Options{}).rules.active {

@@ -1,15 +1,17 @@
 package scrub
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// appendTables appends the columns with secrets of the tables in whose headers names match.
+// appendTables adds the columns with secrets of the tables in whose headers names match, and appends the texts of
+// lines without their prefixes.
 func (x *examination) appendTables(all []decoded, text string, names []regexset.Span) ([]decoded, error) {
-	tried, table, columns := -1, -1, -1 // the ends of the last line that appendTable tried, and of the last tables, or of a line that begins none
+	tried, table, columns := -1, -1, -1 // the ends of the last line that addTable tried, and of the last tables, or of a line that begins none
 	stripped := -1                      // the end of the last lines with a prefix
 	below := -1                         // the end of the first row of the table: the line above may be a title, and this its header
 	var runs [len(separators)]run       // by separator
@@ -28,14 +30,14 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 		if err == nil && (n.Start > table || n.Start <= below) {
 			first, end := n.Start > table, 0
 			tried = header.End
-			all, end, err = x.appendTable(all, text, header, &runs)
+			end, err = x.addTable(text, header, &runs)
 			table = max(table, end)
 			if below = -1; first && table > header.End && !belowRule(text, header) {
 				below = firstRow(text, header).End
 			}
 		}
 		if err == nil && n.Start > columns {
-			all, columns, err = x.appendColumns(all, text, header)
+			columns, err = x.addColumns(text, header)
 		}
 		if err != nil {
 			return nil, err
@@ -44,14 +46,14 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 	return all, nil
 }
 
-// appendColumns appends the columns with secrets of the table with a header, if two or more blanks
+// addColumns adds the columns with secrets of the table with a header, if two or more blanks
 // separate the columns, and returns the end of the table, or of the line if there is none.
 // The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled.
-func (x *examination) appendColumns(all []decoded, text string, header span) ([]decoded, int, error) {
+func (x *examination) addColumns(text string, header span) (int, error) {
 	ruled := lineAt(text, min(header.End+1, len(text)))
-	if first := text[header.Start:header.End]; len(first) > maxHeader || !strings.Contains(first, "  ") || strings.ContainsAny(first, notInNames+"|,;\t\"'`*") ||
-		strings.ToUpper(first) != first && strings.Trim(text[ruled.Start:ruled.End], "- \r") != "" {
-		return all, header.End, nil
+	if top := text[header.Start:header.End]; len(top) > maxHeader || !strings.Contains(top, "  ") || strings.ContainsAny(top, notInNames+"|,;\t\"'`*") ||
+		strings.ToUpper(top) != top && strings.Trim(text[ruled.Start:ruled.End], "- \r") != "" {
+		return header.End, nil
 	}
 	var names []span
 	filled := 0
@@ -70,15 +72,15 @@ func (x *examination) appendColumns(all []decoded, text string, header span) ([]
 		}
 	}
 	if filled < 2 || len(names) == 0 {
-		return all, header.End, nil
+		return header.End, nil
 	}
-	found := x.cells[:0]
+	first := len(x.cells)
 	line := header
 rows:
 	for line.End < len(text) {
 		next := lineAt(text, line.End+1)
 		if err := x.limit.spend(next.End - next.Start); err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		row := text[next.Start:next.End]
 		if row == "" {
@@ -94,15 +96,15 @@ rows:
 			}
 			value, rest, _ := strings.Cut(row[i:], " ")
 			if value = strings.TrimRight(value, "\r"); rest == "" || rest[0] == ' ' {
-				found = append(found, cell{text[n.Start:n.End], span{next.Start + i, next.Start + i + len(value)}})
+				x.cells = append(x.cells, cell{text[n.Start:n.End], span{next.Start + i, next.Start + i + len(value)}})
 			}
 		}
 	}
-	if x.cells = found; len(found) == 0 {
-		return all, header.End, nil
+	found := x.cells[first:]
+	if len(found) == 0 {
+		return header.End, nil
 	}
-	end := found[len(found)-1].value.End
-	return append(all, fromCells(text, found)), end, nil
+	return found[len(found)-1].value.End, nil
 }
 
 // maxName is the length of the longest name of a column, maxHeader that of a header of columns that
@@ -137,11 +139,11 @@ func belowRule(text string, line span) bool {
 
 func isRuled(line string) bool { return strings.Trim(line, "-+=:| \r") == "" }
 
-// appendTable appends the columns with secrets of the table with a header, and returns the end of the
+// addTable adds the columns with secrets of the table with a header, and returns the end of the
 // table, or of the line if there is none.
-func (x *examination) appendTable(all []decoded, text string, header span, runs *[len(separators)]run) ([]decoded, int, error) {
+func (x *examination) addTable(text string, header span, runs *[len(separators)]run) (int, error) {
 	if !namesSecret(text[header.Start:header.End]) {
-		return all, header.End, nil
+		return header.End, nil
 	}
 	below := lineAt(text, min(header.End+1, len(text)))
 	for i := range separators {
@@ -156,12 +158,13 @@ func (x *examination) appendTable(all []decoded, text string, header span, runs 
 		if r.headers == maxHeaders {
 			continue
 		}
-		more, end, err := x.appendCellsBelow(all, text, header, separator, r)
-		if err != nil || len(more) > len(all) {
-			return more, end, err
+		first := len(x.cells)
+		end, err := x.addCellsBelow(text, header, separator, r)
+		if err != nil || len(x.cells) > first {
+			return end, err
 		}
 	}
-	return all, header.End, nil
+	return header.End, nil
 }
 
 // namesSecret reports whether the name of a secret may be a cell of a line, whatever separates its cells: a
@@ -211,12 +214,12 @@ type run struct {
 
 const maxHeaders = 8
 
-// appendCellsBelow is appendTable for one header and separator. The rows have as many cells as the header.
-func (x *examination) appendCellsBelow(all []decoded, text string, header span, separator byte, r *run) ([]decoded, int, error) {
+// addCellsBelow is addTable for one header and separator. The rows have as many cells as the header.
+func (x *examination) addCellsBelow(text string, header span, separator byte, r *run) (int, error) {
 	line := text[header.Start:header.End]
 	signs := strings.ContainsAny(line, notInNames+"/@#%&?!~^+\\")
 	if (separator == ',' || separator == ';') && (line[0] == '\t' || signs && isCode(text, header, separator)) {
-		return all, header.End, nil
+		return header.End, nil
 	}
 	x.spans = appendCells(x.spans[:0], text, header, separator)
 	names := x.spans
@@ -231,13 +234,13 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 	}
 	for _, n := range names {
 		if row && n.Start < n.End && text[n.Start] == '/' || row && n.End-n.Start > 1 && '0' <= text[n.Start] && text[n.Start] <= '9' && strings.IndexByte("0123456789.:-", text[n.Start+1]) >= 0 {
-			return all, header.End, nil // a path, number, version or date names no column
+			return header.End, nil // a path, number, version or date names no column
 		}
 	}
 	if filled < 2 || !secret {
-		return all, header.End, nil
+		return header.End, nil
 	}
-	found := x.cells[:0]
+	first := len(x.cells)
 	prefix := ""
 	if isSecretName(text, names[0]) {
 		prefix = prefixOf(line)
@@ -251,7 +254,7 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
 		if err := x.limit.spend(line.End - line.Start); err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		if text[line.Start:line.End] == text[header.Start:header.End] {
 			rows++
@@ -279,17 +282,17 @@ func (x *examination) appendCellsBelow(all []decoded, text string, header span, 
 				if i == 0 && prefix != "" {
 					c = withoutPrefix(text, line, prefix, c)
 				}
-				found = append(found, cell{name, c})
+				x.cells = append(x.cells, cell{name, c})
 			}
 		}
 	}
-	x.cells = found
+	found := x.cells[first:]
 	if len(found) == 0 || (row || signs) && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
-		clear(found) // as fromCells does
-		return all, header.End, nil
+		clear(found)
+		x.cells = x.cells[:first]
+		return header.End, nil
 	}
-	end := found[len(found)-1].value.End
-	return append(all, fromCells(text, found)), end, nil
+	return found[len(found)-1].value.End, nil
 }
 
 // isCode reports whether a line with signs is indented, or has a sign of code at its end, and the line below
@@ -306,47 +309,64 @@ func isCode(text string, line span, separator byte) bool {
 	return indent+end != "" && (indent != below || (end == "") != (endBelow == "") || strings.Trim(end, string(separator)) != "")
 }
 
-// A cell is a value of a table, and the name of its column.
+// A cell is a name and its value, as in a column of a table. One without a name goes on the value of the cell before.
 type cell struct {
 	name  string
 	value span
 }
 
-// fromCells rewrites cells, in their order in text, to lines with names and values.
-func fromCells(text string, cells []cell) decoded {
-	start := valueIn(text, cells[0].value).Start
-	part := span{start, start}
+// fromCells rewrites cells to lines with names and values, without those whose values are known. Cells whose values
+// overlap with others are left in it.
+func fromCells(text string, cells []cell, known []mark) (d decoded) {
+	left := cells[:0]
 	edits := make([]edit, 0, len(cells)+1)
-	before := ""
-	for i, c := range cells {
-		c.value = valueIn(text, c.value)
-		if i == 0 || c.name != cells[i-1].name {
-			before = "\"\n\"" + c.name + `": "`
+	var part span
+	name, before := "", ""
+	for n := 0; len(cells) > 0; cells = cells[n:] {
+		for n = 1; n < len(cells) && cells[n].name == ""; n++ {
 		}
-		edits = append(edits, edit{span{part.End, c.value.Start}, before})
-		part.End = c.value.End
+		first := valueIn(text, cells[0].value)
+		switch {
+		case covered(known, span{first.Start, max(first.End, cells[n-1].value.End)}):
+			continue
+		case len(edits) == 0:
+			part = span{first.Start, first.Start}
+		case first.Start < part.End:
+			left = append(left, cells[:n]...)
+			continue
+		}
+		if cells[0].name != name {
+			name = cells[0].name
+			before = "\"\n\x00\n\"" + name + `": "` // no match goes on from the value before
+		}
+		edits = append(edits, edit{span{part.End, first.Start}, before})
+		part.End = first.End
+		for _, c := range cells[1:n] {
+			edits = append(edits, edit{span{part.End, c.value.Start}, ""})
+			part.End = c.value.End
+		}
 	}
-	clear(cells) // they refer to the text, and their memory is used again
-	d := apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
-	d.paired = true
+	if len(edits) > 0 {
+		d = apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
+		d.paired = true
+	}
+	d.cells = left
 	return d
 }
 
-// appendJSONTable appends the cells of tables in a text that is JSON.
-func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, error) {
+// addJSONTable adds the cells of tables in a text that is JSON.
+func (x *examination) addJSONTable(text string) error {
 	begin := strings.TrimLeft(text, " \t\r\n")
 	if begin == "" || begin[0] != '[' && begin[0] != '{' || strings.Count(begin, "[") < 2 {
-		return all, nil
+		return nil
 	}
-	d := &document{examination: &examination{s: x.s, cells: x.cells[:0]}, raw: []byte(text), all: true, tabular: true}
+	d := &document{examination: &examination{s: x.s, cells: x.cells}, raw: []byte(text), all: true, tabular: true}
 	if d.walk() != nil {
-		return all, nil // it is no JSON
+		return nil // it is no JSON
 	}
 	err := d.tables()
-	if x.cells = d.cells; err != nil || len(d.cells) == 0 {
-		return all, err
-	}
-	return append(all, fromCells(text, d.cells)), x.limit.spend(len(text))
+	x.cells = d.cells
+	return cmp.Or(err, x.limit.spend(len(text)))
 }
 
 // secretWords has the words in the names of columns with secrets.
