@@ -325,11 +325,7 @@ func (d *document) examinePairs() error {
 // tables notes the cells of tables whose columns have names of secrets. The names are in the first
 // of several rows, or in an array beside that of the rows.
 func (d *document) tables() error {
-	type column struct {
-		beside bool
-		of     int32 // the array of the rows, or the start of the object around it
-		number int32
-	}
+	type column [3]int32 // whether its name is beside the rows, their array or the start of the object around it, and its number
 	var names map[column]span
 	name := func(c column, l *listed) {
 		if names == nil {
@@ -347,9 +343,9 @@ func (d *document) tables() error {
 		}
 		a := &d.arrays[l.array]
 		if a.outer < 0 || d.arrays[a.outer].owner != a.owner {
-			name(column{true, a.owner, l.column}, l)
+			name(column{1, a.owner, l.column}, l)
 		} else if a.first {
-			name(column{false, a.outer, l.column}, l)
+			name(column{0, a.outer, l.column}, l)
 		}
 	}
 	for i := range d.listed {
@@ -358,7 +354,7 @@ func (d *document) tables() error {
 			continue
 		}
 		outer := d.arrays[l.array].outer
-		for _, c := range []column{{true, d.arrays[outer].owner, l.column}, {false, outer, l.column}} {
+		for _, c := range []column{{1, d.arrays[outer].owner, l.column}, {0, outer, l.column}} {
 			if n, ok := names[c]; ok && n != l.span {
 				if err := d.pair(n, l.span); err != nil {
 					return err
@@ -613,8 +609,13 @@ func (d *document) scan(at span, text string) error {
 func (d *document) note(at span, marks []mark, found []Finding) {
 	if len(marks) > 0 {
 		t := d.dirtyAt(at)
-		t.marks = append(t.marks, marks...)
+		if t.marks == nil {
+			t.marks = marks
+		} else {
+			t.marks = append(t.marks, marks...)
+		}
 	}
+	d.found = slices.Grow(d.found, len(found))
 	for _, f := range found {
 		d.found = append(d.found, placedFinding{f, at.Start})
 	}
