@@ -224,11 +224,14 @@ func (x *examination) addCellsBelow(text string, header span, separator byte, r 
 	x.spans = appendCells(x.spans[:0], text, header, separator)
 	names := x.spans
 	filled, secret, row := 0, false, true
+	var buf [16]bool
+	secretive := buf[:0] // by column
 	for _, n := range names {
 		if n.Start < n.End {
 			filled++
 		}
-		if isSecretName(text, n) {
+		secretive = append(secretive, isSecretName(text, n))
+		if secretive[len(secretive)-1] {
 			secret, row = true, row && strings.HasSuffix(text[n.Start:n.End], "passwd")
 		}
 	}
@@ -242,7 +245,7 @@ func (x *examination) addCellsBelow(text string, header span, separator byte, r 
 	}
 	first := len(x.cells)
 	prefix := ""
-	if isSecretName(text, names[0]) {
+	if secretive[0] {
 		prefix = prefixOf(line)
 	}
 	rows := 0
@@ -278,7 +281,7 @@ func (x *examination) addCellsBelow(text string, header span, separator byte, r 
 			if text[c.Start:c.End] == name || name != "" && name[0] == '/' && text[c.Start] == '/' {
 				repeated[i]++
 			}
-			if isSecretName(text, names[i]) {
+			if secretive[i] {
 				if i == 0 && prefix != "" {
 					c = withoutPrefix(text, line, prefix, c)
 				}
