@@ -91,8 +91,13 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 			if err != nil {
 				return err
 			}
-			for _, m := range append(appendMarks(nil, d.text, hits), deeper...) {
-				if s := d.origin(m.span); s.Start < s.End && d.touched(m.span) {
+			shown := append(appendMarks(nil, d.text, hits), deeper...)
+			marks = slices.Grow(marks, len(shown))
+			for _, m := range shown {
+				if !d.touched(m.span) {
+					continue
+				}
+				if s := d.origin(m.span); s.Start < s.End {
 					marks = append(marks, mark{valueIn(text, s), m.rule})
 				}
 			}
@@ -149,6 +154,7 @@ type decoded struct {
 	part  span // the range of the encoded text: the run, or all that text stands for
 	edits []edit
 	at    []span // by edit: the range of its replacement in text
+	last  int    // what ended returned last
 	whole bool   // the edits change what all of text means, not only what is near them
 
 	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
@@ -173,7 +179,7 @@ func (d *decoded) origin(s span) span {
 // back returns the place in the encoded text of byte i of d.text. Within a replacement that is
 // the start of the edit or, if up, its end. In pairs it is the other one: what stands between values stays.
 func (d *decoded) back(i int, up bool) int {
-	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].End > i }) // edits before i
+	n := d.ended(i)
 	switch {
 	case n < len(d.at) && i > d.at[n].Start && up != d.paired:
 		return d.edits[n].End
@@ -197,8 +203,19 @@ func (d *decoded) touched(s span) bool {
 	if d.edits == nil {
 		return s.Start < d.fresh.End && s.End > d.fresh.Start
 	}
-	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].End >= s.Start-near })
+	n := d.ended(s.Start - near - 1)
 	return n < len(d.at) && d.at[n].Start <= s.End+near
+}
+
+// ended returns the number of replacements that end at or before byte i. It is asked for ascending bytes, for the most part.
+func (d *decoded) ended(i int) int {
+	if d.last > 0 && d.at[d.last-1].End > i {
+		d.last = sort.Search(d.last, func(n int) bool { return d.at[n].End > i })
+	}
+	for d.last < len(d.at) && d.at[d.last].End <= i {
+		d.last++
+	}
+	return d.last
 }
 
 const (

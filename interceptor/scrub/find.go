@@ -117,7 +117,8 @@ func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 			return nil, err
 		}
 		found = slices.DeleteFunc(found, func(h hit) bool {
-			return !slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) })
+			x.locate(&h)
+			return !slices.ContainsFunc(near, func(n hit) bool { x.locate(&n); return q.holds(h.at, n.at) })
 		})
 	}
 	return found, nil
@@ -195,7 +196,9 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 			}
 		}
 	}
-	x.locate(&h)
+	if !x.paired {
+		x.locate(&h)
+	}
 	return h, true, nil
 }
 
