@@ -282,7 +282,7 @@ func endsValue(text string, i int) bool {
 // call or member in code, version, host or URL, and no row of digits.
 func looksRandom(v string) bool {
 	if len(v) < 10 || !strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
-		len(v) < 40 && strings.Contains(v, ".") || nameAnchor.MatchString(v) {
+		len(v) < 40 && strings.Contains(v, ".") || isAnchored(v) {
 		return false
 	}
 	return !isSpoken(v)
@@ -294,20 +294,17 @@ func isSpoken(s string) bool {
 		return false
 	}
 	letters, spoken := 0, 0
-	for _, w := range nameWord.FindAllString(s, -1) {
-		if last := kindOf(w[len(w)-1]); last == 'A' || last == 'a' {
-			if letters += len(w); len(w) > 3 && 5*len(vowel.FindAllString(w, -1)) >= len(w) && !consonants.MatchString(w) {
-				spoken += len(w)
-			}
+	for w := ""; s != ""; {
+		if w, s = cutWord(s); kindOf(w[0]) != 'A' && kindOf(w[0]) != 'a' {
+			continue
+		}
+		letters += len(w)
+		if n, others := vowels(w); len(w) > 3 && 5*n >= len(w) && others < 4 {
+			spoken += len(w)
 		}
 	}
 	return 2*spoken >= letters
 }
-
-var (
-	vowel      = regexp.MustCompile(`[aeiouyAEIOUY]`)
-	consonants = regexp.MustCompile(`(?i)[b-df-hj-np-tv-xz]{4}`)
-)
 
 // A public value is a version, a date or a URL without a password.
 var publicValue = regexp.MustCompile(`^(?:v?[0-9]+(?:\.[0-9]+)+(?:[+-][\w.+-]*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T_][0-9:.,]+(?:Z|[+-][0-9:]+)?)?|https?://[^@]*)$`)

@@ -206,9 +206,14 @@ func isChecksum(text string, h *hit) bool {
 var (
 	// nameAnchor matches what a name for a key, a path or a file contains.
 	nameAnchor = regexp.MustCompile(`[kK]ey|KEY|[tT]oken|TOKEN|[sS]ecret|SECRET|[cC]ert|[aA]uth|[pP]ass|[cC]red|^[a-z0-9_]+(?:/[a-z0-9_]+){2,}$|[a-z]\.(?:bin|c|conf|crt|go|h|html|ini|js|json|key|md|pem|pub|py|sh|toml|ts|txt|xml|ya?ml)$`)
-	nameWord   = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+|[0-9]+|.`)
+	nameWords  = regexset.NewLiterals([]string{"key", "token", "secret", "cert", "auth", "pass", "cred"})
 	number     = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
 )
+
+// isAnchored reports whether nameAnchor matches.
+func isAnchored(name string) bool {
+	return (nameWords.Contains(name) || strings.ContainsAny(name, "/.")) && nameAnchor.MatchString(name)
+}
 
 // isName reports whether a generic rule took a name or a number in code for a key, such as
 // NewEncapsulationKey768, win32api.RegEnumKey, rsakey2.pem or internal/x509v3/parser. A value in
@@ -220,16 +225,43 @@ func isName(text string, h *hit) bool {
 		return true
 	}
 	before := strings.TrimRight(text[h.match.Start:h.secret.Start], " \t\n")
-	if !hasWords(name) || len(before) == h.secret.Start-h.match.Start || strings.HasSuffix(before, ":") || !nameAnchor.MatchString(name) {
+	if !hasWords(name) || len(before) == h.secret.Start-h.match.Start || strings.HasSuffix(before, ":") || !isAnchored(name) {
 		return false
 	}
-	for _, w := range nameWord.FindAllString(name, -1) {
+	for w := ""; name != ""; {
+		w, name = cutWord(name)
 		switch last := kindOf(w[len(w)-1]); {
 		case last == '0' && len(w) > 5, last == 'A' && len(w) > 8, last == 'a' && (len(w) > 14 || len(w) > 3 && !strings.ContainsAny(w, "aeiouyAEIOUY")):
 			return false
 		}
 	}
 	return true
+}
+
+// cutWord returns the first word of a name and the rest: capitals, digits, small letters after at most one capital, or
+// another byte.
+func cutWord(name string) (word, rest string) {
+	kind, n := kindOf(name[0]), 1
+	if kind == 'A' && len(name) > 1 && kindOf(name[1]) == 'a' {
+		kind = 'a'
+	}
+	for n < len(name) && kind != '_' && kindOf(name[n]) == kind {
+		n++
+	}
+	return name[:n], name[n:]
+}
+
+// vowels returns the number of vowels in a word, and how many other letters stand in a row.
+func vowels(word string) (vowels, others int) {
+	row := 0
+	for i := range len(word) {
+		if row++; strings.IndexByte("aeiouyAEIOUY", word[i]) >= 0 {
+			vowels++
+			row = 0
+		}
+		others = max(others, row)
+	}
+	return vowels, others
 }
 
 // hasWords reports whether a name consists of long words and few numbers. Most keys do not.

@@ -389,20 +389,13 @@ func isScrambled(name string) bool {
 		return false
 	}
 	letters, spoken := 0, 0
-	for i := 0; i < len(name); {
-		kind, from, vowels := kindOf(name[i]), i, 0
-		for i < len(name) && (kindOf(name[i]) == kind || i == from+1 && kind == 'A' && kindOf(name[i]) == 'a') {
-			if strings.IndexByte("aeiouyAEIOUY", name[i]) >= 0 {
-				vowels++
-			}
-			kind = kindOf(name[i])
-			i++
-		}
-		if kind != 'A' && kind != 'a' {
+	for word := ""; name != ""; {
+		word, name = cutWord(name)
+		if kind := kindOf(word[0]); kind != 'A' && kind != 'a' {
 			continue
 		}
-		letters += i - from
-		if word := name[from:i]; len(word) > 3 && 5*vowels >= len(word) || len(word) == 3 && (parts && vowels > 0 || secretWords.Contains(word)) {
+		letters += len(word)
+		if n, _ := vowels(word); len(word) > 3 && 5*n >= len(word) || len(word) == 3 && (parts && n > 0 || secretWords.Contains(word)) {
 			spoken += len(word)
 		}
 	}

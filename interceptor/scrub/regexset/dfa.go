@@ -56,7 +56,8 @@ type dfa struct {
 	path   []uint32  // bounds of groups on the way of the present thread
 }
 
-type place struct{ at, state int32 }
+// A place is a byte of the text, in the high half, and a state.
+type place uint64
 
 // newDFA returns a DFA of p, or nil if it has none.
 func newDFA(p *program) *dfa {
@@ -98,7 +99,7 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 			continue
 		}
 		d.far = true
-		here := place{int32(i), state}
+		here := place(i)<<32 | place(state)
 		if known, ok := d.notes[here]; ok {
 			if known >= 0 {
 				end = int(known)
@@ -108,7 +109,7 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 		d.passed = append(d.passed, here)
 	}
 	for _, p := range d.passed {
-		if end >= int(p.at) {
+		if end >= int(p>>32) {
 			d.notes[p] = int32(end)
 		} else {
 			d.notes[p] = -1
