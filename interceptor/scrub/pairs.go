@@ -88,8 +88,18 @@ func (x *examination) groupsOf(r *rule, m regexset.Span) ([]int, error) {
 // addPairs adds the pairs of a rule whose matches begin with the name and have the value in a group.
 func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, known []mark) error {
 	dense := crowd{}
+	uncut := 0 // the first cell whose value may end at the next name
 	for _, m := range matches {
-		if !dense.admits(m) {
+		admitted := dense.admits(m)
+		if dense.matches == 0 {
+			uncut = len(x.cells) + wholeMatches
+		}
+		for ; uncut < len(x.cells) && x.cells[uncut].value.Start+nearMatch <= m.Start; uncut++ {
+			if v, c := &x.cells[uncut].value, text[m.Start-1]; !inBase64(c) && c != '.' {
+				v.End = min(v.End, m.Start)
+			}
+		}
+		if !admitted {
 			continue
 		}
 		match, err := x.valueOf(r, m)
@@ -164,17 +174,23 @@ func randomIn(text string, at int, value span) (first, whole span, ok bool) {
 }
 
 // A crowd is matches that each begin in the value of the one before, as those of names in a row do. Of many, those
-// that begin near another one, far before the end of its value, add nothing but time.
+// that begin near another one, far before the end of its value, add nothing but time. Behind the first ones a value
+// ends at the first name that is not near its start.
 type crowd struct {
 	last, value int // the start of the last match, and the end of its value
 	matches     int
 }
 
+const (
+	wholeMatches = 2  // in a crowd, whose values are not cut
+	nearMatch    = 64 // bytes
+)
+
 func (c *crowd) admits(m regexset.Span) bool {
-	const few, near, far = 8, 64, 128
+	const few, far = 8, 128
 	if m.Start >= c.value {
 		c.matches = 0
-	} else if c.matches++; c.matches > few && m.Start < c.last+near && m.Start+far <= c.value {
+	} else if c.matches++; c.matches > few && m.Start < c.last+nearMatch && m.Start+far <= c.value {
 		return false
 	}
 	c.last = m.Start
