@@ -88,6 +88,7 @@ func (x *examination) groupsOf(r *rule, m regexset.Span) ([]int, error) {
 // addPairs adds the pairs of a rule whose matches begin with the name and have the value in a group.
 func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, known []mark) error {
 	dense := crowd{}
+	var rows rowTest
 	uncut := 0 // the first cell whose value may end at the next name
 	for _, m := range matches {
 		admitted := dense.admits(m)
@@ -116,7 +117,7 @@ func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, kn
 			}
 			end = whole.End
 		}
-		if isPublic(text[value.Start:value.End]) || r.Row && !isRow(text, m.Start, match) {
+		if isPublic(text[value.Start:value.End]) || r.Row && !rows.holds(text, m.Start, match) {
 			continue
 		}
 		name := text[m.Start:nameEnd(text, regexset.Span{Start: m.Start, End: value.Start})]
@@ -329,9 +330,13 @@ func isPublic(value string) bool {
 	return value != "" && strings.IndexByte("0123456789vh", value[0]) >= 0 && publicValue.MatchString(value)
 }
 
-// isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
-// without a header. Of a long line it looks at the part around them.
-func isRow(text string, at int, value span) bool {
+// A rowTest tells cells of rows apart. It has the ranges, before and behind the last cells, in which it found nothing
+// that no cell has: the names in a long line look at the same bytes.
+type rowTest struct{ before, after span }
+
+// holds reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
+// without a header. Of a long line it looks at the part around them. Names come in ascending order.
+func (r *rowTest) holds(text string, at int, value span) bool {
 	before := text[max(0, at-maxName*4):at]
 	before = before[strings.LastIndexByte(before, '\n')+1:]
 	after, _, _ := strings.Cut(text[value.End:min(value.End+maxHeader, len(text))], "\n")
@@ -353,10 +358,26 @@ func isRow(text string, at int, value span) bool {
 			return false // a sentence
 		}
 	}
-	const noCell = notInNames + "\"'`\\*^"
 	begins := func(before string) bool {
-		return (strings.Trim(before, " ") == "" || strings.HasSuffix(before, separator)) && !strings.ContainsAny(before, noCell)
+		return (strings.Trim(before, " ") == "" || strings.HasSuffix(before, separator)) && inCells(text, span{at - len(before), at}, &r.before)
 	}
-	return (strings.Trim(after, " \r") == "" || strings.HasPrefix(after, separator)) && !strings.ContainsAny(after, noCell) &&
+	return (strings.Trim(after, " \r") == "" || strings.HasPrefix(after, separator)) &&
+		inCells(text, span{value.End, value.End + len(after)}, &r.after) &&
 		(begins(before) || begins(before[len(prefixOf(before)):]))
+}
+
+// inCells reports whether all bytes of s may be in cells. Those of known are, and it grows.
+func inCells(text string, s span, known *span) bool {
+	if s.Start < known.Start || s.Start > known.End {
+		*known = span{s.Start, s.Start}
+	}
+	if s.End > known.End {
+		n := strings.IndexAny(text[known.End:s.End], notInNames+"\"'`\\*^")
+		if n >= 0 {
+			known.End += n
+			return false
+		}
+		known.End = s.End
+	}
+	return true
 }

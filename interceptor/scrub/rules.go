@@ -67,7 +67,7 @@ type ruleEntry struct {
 	SkipReport      bool // the rule has no findings of its own; another rule requires it
 	Apart           bool // the rule finds a name and its value apart; see pairs
 	Begun           bool // with Apart: a match ends in its value; see valueOf
-	Row             bool // with Apart: both are cells of a row; see isRow
+	Row             bool // with Apart: both are cells of a row; see rowTest
 	Random          bool // with Apart: the value looks random; see isRandom
 	Header          bool // with Apart: the name is above its column; see appendTables
 	Before          bool // the secret is the lines of base64 before the match, or with Apart the value before the name
