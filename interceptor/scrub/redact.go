@@ -204,15 +204,16 @@ func isChecksum(text string, h *hit) bool {
 }
 
 var (
-	// nameAnchor matches what a name for a key, a path or a file contains.
-	nameAnchor = regexp.MustCompile(`[kK]ey|KEY|[tT]oken|TOKEN|[sS]ecret|SECRET|[cC]ert|[aA]uth|[pP]ass|[cC]red|^[a-z0-9_]+(?:/[a-z0-9_]+){2,}$|[a-z]\.(?:bin|c|conf|crt|go|h|html|ini|js|json|key|md|pem|pub|py|sh|toml|ts|txt|xml|ya?ml)$`)
-	nameWords  = regexset.NewLiterals([]string{"key", "token", "secret", "cert", "auth", "pass", "cred"})
-	number     = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
+	// nameParts are words in names for keys; fileName matches a path or the name of a file.
+	nameParts = []string{"key", "Key", "KEY", "token", "Token", "TOKEN", "secret", "Secret", "SECRET", "cert", "Cert", "auth", "Auth", "pass", "Pass", "cred", "Cred"}
+	fileName  = regexp.MustCompile(`^[a-z0-9_]+(?:/[a-z0-9_]+){2,}$|[a-z]\.(?:bin|c|conf|crt|go|h|html|ini|js|json|key|md|pem|pub|py|sh|toml|ts|txt|xml|ya?ml)$`)
+	number    = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
 )
 
-// isAnchored reports whether nameAnchor matches.
+// isAnchored reports whether a name has what the name of a key, a path or a file contains.
 func isAnchored(name string) bool {
-	return (nameWords.Contains(name) || strings.ContainsAny(name, "/.")) && nameAnchor.MatchString(name)
+	return slices.ContainsFunc(nameParts, func(part string) bool { return strings.Contains(name, part) }) ||
+		strings.ContainsAny(name, "/.") && fileName.MatchString(name)
 }
 
 // isName reports whether a generic rule took a name or a number in code for a key, such as
