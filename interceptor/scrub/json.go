@@ -609,11 +609,7 @@ func (d *document) scan(at span, text string) error {
 func (d *document) note(at span, marks []mark, found []Finding) {
 	if len(marks) > 0 {
 		t := d.dirtyAt(at)
-		if t.marks == nil {
-			t.marks = marks
-		} else {
-			t.marks = append(t.marks, marks...)
-		}
+		t.marks = append(t.marks, marks...)
 	}
 	d.found = slices.Grow(d.found, len(found))
 	for _, f := range found {

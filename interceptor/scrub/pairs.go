@@ -59,7 +59,10 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 // addNamed adds the pairs of a rule that has groups for both the name and the value.
 func (x *examination) addNamed(text string, r *rule, matches []regexset.Span) error {
 	for _, m := range matches {
-		groups, err := x.groupsOf(r, m)
+		groups, err := x.scratch.Submatches(r.index, m)
+		if err == nil {
+			err = x.limit.spend(m.End - m.Start)
+		}
 		if err != nil {
 			return err
 		}
@@ -75,14 +78,6 @@ func (x *examination) addNamed(text string, r *rule, matches []regexset.Span) er
 		}
 	}
 	return nil
-}
-
-// groupsOf returns the groups of a match of a rule; see [regexset.Scratch.Submatches].
-func (x *examination) groupsOf(r *rule, m regexset.Span) ([]int, error) {
-	if err := x.limit.spend(m.End - m.Start); err != nil {
-		return nil, err
-	}
-	return x.scratch.Submatches(r.index, m)
 }
 
 // addPairs adds the pairs of a rule whose matches begin with the name and have the value in a group.
