@@ -365,6 +365,7 @@ func (x *examination) addJSONTable(text string) error {
 	}
 	d := &document{examination: &examination{s: x.s, cells: x.cells}, raw: []byte(text), all: true, tabular: true}
 	if d.walk() != nil {
+		clear(d.cells[len(x.cells):])
 		return nil // it is no JSON
 	}
 	err := d.tables()
