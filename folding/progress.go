@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"sync"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // progressFile has the tokens and calls of active branches, a page for each. A charge writes a page,
@@ -20,7 +22,8 @@ type progressFile struct {
 	file  *os.File
 	pages map[string]int64 // by the branch's id
 	free  []int64
-	used  int64 // pages that the file has
+	used  int64  // pages that the file has
+	line  []byte // that was written last
 }
 
 // progress is the content of a page.
@@ -84,8 +87,8 @@ func decodeProgress(raw []byte) (p progress) {
 }
 
 func checksum(text []byte) string {
-	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(text))
-	return hex.EncodeToString(sum)
+	sum := binary.BigEndian.AppendUint32(make([]byte, 0, 4), crc32.ChecksumIEEE(text))
+	return string(hex.AppendEncode(make([]byte, 0, 8), sum))
 }
 
 // add gives a branch a page and writes it.
@@ -116,25 +119,50 @@ func (f *progressFile) take(id string) {
 
 // write stores what b has used and called. It does nothing for a branch without a page: its end is stored.
 func (f *progressFile) write(b Branch) error {
-	p := progress{b.ID, b.BudgetUsed, b.Activity}
-	text, err := json.Marshal(p)
-	if len(text) > pageSize-16 { // names of many bytes
-		p.Activity.Tools = nil
-		text, err = json.Marshal(p)
-	}
-	if err != nil {
-		return err
-	}
-	line := append(make([]byte, 0, len(text)+10), checksum(text)...)
-	line = append(append(append(line, ' '), text...), '\n')
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	page, ok := f.pages[b.ID]
 	if !ok {
 		return nil
 	}
-	_, err = f.file.WriteAt(line, page*pageSize)
+	f.line = appendProgress(f.line[:0], progress{b.ID, b.BudgetUsed, b.Activity})
+	_, err := f.file.WriteAt(f.line, page*pageSize)
 	return err
+}
+
+// appendProgress appends the line of a page with p, in JSON behind its checksum.
+func appendProgress(line []byte, p progress) []byte {
+	const noSum = "00000000 "
+	o, a := rawjson.Appender{B: append(append(line, noSum...), '{')}, &p.Activity
+	o.Text("id", p.ID)
+	o.Number("used", int64(p.Used))
+	o.Key("activity")
+	o.B = append(o.B, '{')
+	o.Number("calls", int64(a.Calls))
+	o.Number("failed", int64(a.Failed))
+	o.Number("in_flight", int64(a.InFlight))
+	o.Number("lost", int64(a.Lost))
+	if len(a.Tools) > 0 {
+		o.Key("tools")
+		o.B = append(o.B, '[')
+		for _, t := range a.Tools {
+			o.B = append(o.B, '{')
+			o.Text("tool", t.Tool)
+			o.Number("calls", int64(t.Calls))
+			o.B = append(o.B, "},"...)
+		}
+		o.B[len(o.B)-1] = ']'
+	}
+	o.Number("model_input", int64(a.ModelInput))
+	o.Number("model_output", int64(a.ModelOutput))
+	o.Text("last_error", a.LastError)
+	out := append(o.B, "}}\n"...)
+	if len(out)-len(line) > pageSize { // names of many bytes
+		a.Tools = nil
+		return appendProgress(line, p)
+	}
+	copy(out[len(line):], checksum(out[len(line)+len(noSum):len(out)-1]))
+	return out
 }
 
 // read replaces what the database knows of an active branch by what its page says.

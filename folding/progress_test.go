@@ -1,9 +1,13 @@
 package folding
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Whatever the file has, an active branch has used what its page says or, without one, all of its budget.
@@ -39,4 +43,22 @@ func FuzzProgress(f *testing.F) {
 			pages.file.Close()
 		}
 	})
+}
+
+// A page has what encoding/json writes of a progress, which reads it. Tools are left out if they do not fit.
+func TestAppendProgress(t *testing.T) {
+	one := Activity{Calls: 3, Failed: 1, InFlight: 2, Lost: 4, Tools: []ToolCount{{"a", 1}, {"b\"<é", 2}}, ModelInput: 5, ModelOutput: 6, LastError: "x\n\u2028"}
+	wide, without := one, one
+	wide.Tools, without.Tools = []ToolCount{{strings.Repeat("w", pageSize), 1}}, nil
+	for _, c := range []struct{ in, want Activity }{{Activity{}, Activity{}}, {Activity{Tools: one.Tools[:1]}, Activity{Tools: one.Tools[:1]}}, {one, one}, {wide, without}} {
+		line := string(appendProgress([]byte("before"), progress{"br_a", 7, c.in}))
+		want, _ := json.Marshal(progress{"br_a", 7, c.want})
+		text := strings.NewReplacer(`\u003c`, "<").Replace(string(want))
+		if want := "before" + checksum([]byte(text)) + " " + text + "\n"; line != want {
+			t.Errorf("appended %s, want %s", line, want)
+		}
+		if d := cmp.Diff(progress{"br_a", 7, c.want}, decodeProgress([]byte(strings.TrimPrefix(line, "before")))); d != "" {
+			t.Errorf("read (-want +got):\n%s", d)
+		}
+	}
 }

@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"budget":                      {"budget/bpe"},
 	"budget/limits":               {"internal/globs", "internal/redisdb", "internal/sqlitedb"},
 	"folding/contextpath":         {"internal/rawjson"},
-	"folding":                     {"budget", "folding/contextpath", "internal/replicaid", "internal/sqlitedb"},
+	"folding":                     {"budget", "folding/contextpath", "internal/rawjson", "internal/replicaid", "internal/sqlitedb"},
 	"folding/results":             {"folding", "folding/contextpath", "internal/replicaid", "internal/sqlitedb"},
 	"interceptor/scrub/regexset":  {},
 	"interceptor/scrub":           {"interceptor/scrub/regexset", "internal/rawjson"},

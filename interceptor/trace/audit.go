@@ -11,18 +11,18 @@ import (
 // appendAudit appends a as encoding/json encodes it, without HTML escaping. It does not use reflection
 // for the members that most records have: that took 3 % of a call.
 func appendAudit(b []byte, a *Audit) ([]byte, error) {
-	o := object{b: append(b, '{')}
-	o.text("session", a.Session)
-	o.text("principal", a.Principal)
-	o.text("team", a.Team)
-	o.text("server", a.Server)
-	o.text("tool", a.Tool)
-	o.text("via", a.Via)
-	o.text("for_tool", a.ForTool)
-	o.text("method", a.Method)
-	o.text("era", a.Era)
-	o.text("rung", a.Rung)
-	o.text("thread", a.Thread)
+	o := object{Appender: rawjson.Appender{B: append(b, '{')}}
+	o.Text("session", a.Session)
+	o.Text("principal", a.Principal)
+	o.Text("team", a.Team)
+	o.Text("server", a.Server)
+	o.Text("tool", a.Tool)
+	o.Text("via", a.Via)
+	o.Text("for_tool", a.ForTool)
+	o.Text("method", a.Method)
+	o.Text("era", a.Era)
+	o.Text("rung", a.Rung)
+	o.Text("thread", a.Thread)
 	o.value("hops", a.Hops, a.Hops != nil)
 	o.decision(a.Decision)
 	o.tokens(a.Tokens)
@@ -32,68 +32,40 @@ func appendAudit(b []byte, a *Audit) ([]byte, error) {
 	o.value("read", a.Read, a.Read != nil)
 	o.value("model", a.Model, a.Model != nil)
 	o.value("injection", a.Injection, a.Injection != nil)
-	o.text("traceparent", a.Traceparent)
+	o.Text("traceparent", a.Traceparent)
 	o.value("workflow", &a.Workflow, len(a.Workflow) > 0)
 	o.decimal("ms", a.MS)
-	o.number("bytes", a.Bytes)
-	o.flag("is_error", a.IsError)
-	o.flag("late", a.Late)
-	o.flag("ambiguous", a.Ambiguous)
-	o.flag("truncated", a.Truncated)
-	o.flag("overbudget", a.OverBudget)
-	o.number("left_out", int64(a.LeftOut))
-	o.flag("lost", a.Lost)
+	o.Number("bytes", a.Bytes)
+	o.Flag("is_error", a.IsError)
+	o.Flag("late", a.Late)
+	o.Flag("ambiguous", a.Ambiguous)
+	o.Flag("truncated", a.Truncated)
+	o.Flag("overbudget", a.OverBudget)
+	o.Number("left_out", int64(a.LeftOut))
+	o.Flag("lost", a.Lost)
 	o.value("deprecated", &a.Deprecated, len(a.Deprecated) > 0)
-	return append(o.b, '}'), o.err
+	return append(o.B, '}'), o.err
 }
 
-// object is a JSON object that is being appended to b. Its methods leave zero members out.
+// object is a JSON object that is being appended to. Its methods leave zero members out.
 type object struct {
-	b   []byte
+	rawjson.Appender
 	err error
-}
-
-func (o *object) key(name string) {
-	if o.b[len(o.b)-1] != '{' {
-		o.b = append(o.b, ',')
-	}
-	o.b = append(append(append(o.b, '"'), name...), `":`...)
-}
-
-func (o *object) text(name, v string) {
-	if v != "" {
-		o.key(name)
-		o.b = rawjson.AppendQuote(o.b, v)
-	}
-}
-
-func (o *object) number(name string, v int64) {
-	if v != 0 {
-		o.key(name)
-		o.b = strconv.AppendInt(o.b, v, 10)
-	}
 }
 
 func (o *object) pointer(name string, v *int) {
 	if v != nil {
-		o.key(name)
-		o.b = strconv.AppendInt(o.b, int64(*v), 10)
+		o.Key(name)
+		o.B = strconv.AppendInt(o.B, int64(*v), 10)
 	}
 }
 
 func (o *object) decimal(name string, v float64) {
 	if 1e-6 <= v && v < 1e21 { // encoding/json writes others with an exponent, or refuses them
-		o.key(name)
-		o.b = strconv.AppendFloat(o.b, v, 'f', -1, 64)
+		o.Key(name)
+		o.B = strconv.AppendFloat(o.B, v, 'f', -1, 64)
 	} else {
 		o.value(name, &v, v != 0)
-	}
-}
-
-func (o *object) flag(name string, v bool) {
-	if v {
-		o.key(name)
-		o.b = append(o.b, "true"...)
 	}
 }
 
@@ -101,29 +73,29 @@ func (o *object) decision(d *Decision) {
 	if d == nil {
 		return
 	}
-	o.key("decision")
-	o.b = rawjson.AppendQuote(append(o.b, `{"result":`...), d.Result)
-	o.text("reason", d.Reason)
-	o.text("rule", d.Rule)
-	o.b = append(o.b, '}')
+	o.Key("decision")
+	o.B = rawjson.AppendQuote(append(o.B, `{"result":`...), d.Result)
+	o.Text("reason", d.Reason)
+	o.Text("rule", d.Rule)
+	o.B = append(o.B, '}')
 }
 
 func (o *object) tokens(t *Tokens) {
 	if t == nil {
 		return
 	}
-	o.key("tokens")
-	o.b = append(o.b, '{')
-	o.text("counter", t.Counter)
-	o.number("in", int64(t.In))
-	o.number("out", int64(t.Out))
-	o.number("delivered", int64(t.Delivered))
-	o.number("branch_used", int64(t.Used))
-	o.number("branch_budget", int64(t.Budget))
-	o.number("freed", int64(t.Freed))
+	o.Key("tokens")
+	o.B = append(o.B, '{')
+	o.Text("counter", t.Counter)
+	o.Number("in", int64(t.In))
+	o.Number("out", int64(t.Out))
+	o.Number("delivered", int64(t.Delivered))
+	o.Number("branch_used", int64(t.Used))
+	o.Number("branch_budget", int64(t.Budget))
+	o.Number("freed", int64(t.Freed))
 	o.pointer("charged", t.Charged)
-	o.flag("charged_in_branch", t.InBranch)
-	o.b = append(o.b, '}')
+	o.Flag("charged_in_branch", t.InBranch)
+	o.B = append(o.B, '}')
 }
 
 // value appends a member that few records have. v is a pointer, so a member that is not there allocates
@@ -136,7 +108,7 @@ func (o *object) value(name string, v any, there bool) {
 	enc := json.NewEncoder(&raw)
 	enc.SetEscapeHTML(false)
 	if o.err = enc.Encode(v); o.err == nil {
-		o.key(name)
-		o.b = append(o.b, bytes.TrimSuffix(raw.Bytes(), []byte("\n"))...)
+		o.Key(name)
+		o.B = append(o.B, bytes.TrimSuffix(raw.Bytes(), []byte("\n"))...)
 	}
 }
