@@ -26,7 +26,7 @@ type Caller struct {
 // own, since they can't be told apart.
 func (c Caller) connection() string { return cmp.Or(c.Session, uuid.NewString()) + " " + c.Thread }
 
-// Branch is a copy of a branch at one moment. Changing it changes nothing.
+// Branch is a copy of a branch at one moment. Changing a field changes nothing.
 type Branch struct {
 	// ID is "br_", the name of the replica if there are several, and a version 4 UUID. ParentID is ""
 	// for a first-level branch.
@@ -167,7 +167,7 @@ type Activity struct {
 	// Lost counts calls that were running when the process died.
 	Lost int `json:"lost,omitempty"`
 	// Tools counts calls by tool in order of first use. It holds at most maxTools tools; calls of
-	// others count in Calls only.
+	// others count in Calls only. It is not to be changed: copies of a branch share it.
 	Tools []ToolCount `json:"tools,omitempty"`
 	// ModelInput and ModelOutput are the tokens that the endpoint of a model counted, if foldgate ran the
 	// branch. They are not part of its budget.
@@ -198,6 +198,7 @@ func (a *Activity) add(o CallOutcome) {
 		a.fail(o.Err)
 	}
 	if i := slices.IndexFunc(a.Tools, func(t ToolCount) bool { return t.Tool == o.Tool }); i >= 0 {
+		a.Tools = slices.Clone(a.Tools)
 		a.Tools[i].Calls++
 	} else if o.Tool != "" && len(a.Tools) < maxTools {
 		a.Tools = append(a.Tools, ToolCount{Tool: o.Tool, Calls: 1})

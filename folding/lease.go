@@ -55,17 +55,6 @@ func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) 
 // Context returns the context for the call's work.
 func (l *Lease) Context() context.Context { return l.lifetime }
 
-// Budget returns the tokens that the branch has used, and those that it may use.
-func (l *Lease) Budget() (used, total int) {
-	l.m.mu.Lock()
-	defer l.m.unlock()
-	l.m.now()
-	if l.b.Status.Terminal() {
-		return l.b.BudgetUsed, l.b.BudgetTotal
-	}
-	return l.b.ledger.Balance().Used, l.b.BudgetTotal
-}
-
 // Remaining returns the tokens that the branch has left, zero once it has ended.
 func (l *Lease) Remaining() int {
 	l.m.mu.Lock()
@@ -156,7 +145,7 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 
 // undelivered makes a call that Deliver ended a failed one.
 func (l *Lease) undelivered(err error) {
-	text := l.m.scrubForDigest(context.WithoutCancel(l.lifetime), err.Error(), maxLastError)
+	text := l.scrub(err.Error(), maxLastError)
 	l.m.mu.Lock()
 	l.m.now()
 	if l.released && !l.b.Status.Terminal() {
@@ -230,31 +219,33 @@ func (l *Lease) letGo() {
 
 // Exhaust is [Lease.Release] for a call that can't use what the branch has left. It also ends the
 // branch. It returns when the end is durable, or with ctx.
-func (l *Lease) Exhaust(ctx context.Context, o CallOutcome) { l.release(ctx, o, true) }
+func (l *Lease) Exhaust(ctx context.Context, o CallOutcome) { _, _ = l.release(ctx, o, true) }
 
 // Release ends the call and adds its outcome to the digest of the branch. If the budget is used
-// up, the branch ends. Only the first release counts.
-func (l *Lease) Release(o CallOutcome) { l.release(context.Background(), o, false) }
+// up, the branch ends. Only the first release counts. Each returns the tokens that the branch has used,
+// and those that it may use.
+func (l *Lease) Release(o CallOutcome) (used, total int) {
+	return l.release(context.Background(), o, false)
+}
 
 // release ends the call and, if exhaust is set or nothing is left, the branch. Then it waits
 // until that end is durable or wait ends.
-func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
+func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) (used, total int) {
 	m, b := l.m, l.b
 	defer l.cancel(context.Canceled)
 	m.mu.Lock()
-	released := l.released
-	m.mu.Unlock()
-	if released {
-		return
-	}
-	o = l.forDigest(o)
-	var stored *commit
-	m.mu.Lock()
 	now := m.now()
-	if l.released {
+	if !l.released {
 		m.unlock()
-		return
+		o = l.forDigest(o)
+		m.mu.Lock()
+		now = m.now()
 	}
+	if l.released {
+		defer m.unlock()
+		return b.used(), b.BudgetTotal
+	}
+	var stored *commit
 	if l.finish(o); !b.Status.Terminal() {
 		if exhaust {
 			m.exhaust(b, now)
@@ -265,12 +256,14 @@ func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 			stored = m.w.barrier()
 		}
 	}
+	used, total = b.used(), b.BudgetTotal
 	m.unlock()
 	if stored != nil {
 		_ = stored.waitFor(wait) // the writer logs the error and tries again
 	} else {
 		_ = m.save(b) // which logs the error
 	}
+	return used, total
 }
 
 // forDigest returns an outcome as a digest may contain it. A tool that the digest names is clean.
@@ -278,14 +271,18 @@ func (l *Lease) forDigest(o CallOutcome) CallOutcome {
 	l.m.mu.Lock()
 	named := slices.ContainsFunc(l.b.Activity.Tools, func(t ToolCount) bool { return t.Tool == o.Tool })
 	l.m.mu.Unlock()
-	ctx := context.WithoutCancel(l.lifetime)
 	if !named {
-		o.Tool = l.m.scrubForDigest(ctx, o.Tool, maxToolName)
+		o.Tool = l.scrub(o.Tool, maxToolName)
 	}
 	if o.Err != "" {
-		o.Err = l.m.scrubForDigest(ctx, o.Err, maxLastError)
+		o.Err = l.scrub(o.Err, maxLastError)
 	}
 	return o
+}
+
+// scrub returns a text as a digest may contain it, also if the call was cancelled.
+func (l *Lease) scrub(text string, max int) string {
+	return l.m.scrubForDigest(context.WithoutCancel(l.lifetime), text, max)
 }
 
 // finish ends the call. Its outcome counts if the branch has not ended. m.mu is held.

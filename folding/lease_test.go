@@ -204,10 +204,11 @@ func TestCallAfterItsEnd(t *testing.T) {
 		wantErr(t, name+"(-1)", f(), folding.ErrInvalidInput)
 	}
 	d.Refund(-1)
-	if got, _ := d.Budget(); got != 1 {
-		t.Errorf("used after negative amounts = %d, want 1", got)
+	for range 2 {
+		if used, total := d.Release(folding.CallOutcome{}); used != 1 || total != b.BudgetTotal {
+			t.Errorf("after negative amounts %d of %d used, want 1 of %d", used, total, b.BudgetTotal)
+		}
 	}
-	d.Release(folding.CallOutcome{})
 }
 
 // progressLog notes what a branch's page says after each write.
@@ -259,10 +260,9 @@ func TestDeliver(t *testing.T) {
 	n, err := d.Deliver(20, outcome)
 	wantErr(t, "Deliver to a full disk", err, folding.ErrStorage)
 	repo.full = false
-	if used, total := d.Budget(); n != 0 || used != 31 || total != 101 {
+	if used, total := d.Release(outcome); n != 0 || used != 31 || total != 101 {
 		t.Errorf("after a full disk %d tokens are granted, %d of %d used; want 0, 31 of 101", n, used, total)
 	}
-	d.Release(outcome)
 	if got := status(t, m, alice, b.ID).Activity; got.Calls != 2 || got.Failed != 1 || !strings.Contains(got.LastError, "could not be stored") {
 		t.Errorf("after a full disk: %+v, want a failed one of two calls", got)
 	}

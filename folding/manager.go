@@ -95,7 +95,7 @@ func (m *Manager) config() *Config { return &m.limits.Load().Config }
 
 // branch is a live branch. Its fields are guarded by Manager.mu.
 type branch struct {
-	Branch   // BudgetUsed is stale: see snapshot
+	Branch   // BudgetUsed is stale: see used
 	seq      uint64
 	parent   *branch
 	children map[*branch]struct{}
@@ -375,12 +375,19 @@ func (b *branch) keys() []sessionKey {
 // snapshot returns a copy of b as it is now. Manager.mu is held.
 func (b *branch) snapshot() Branch {
 	out := b.Branch
+	out.BudgetUsed = b.used()
 	if !out.Status.Terminal() {
-		out.BudgetUsed = b.ledger.Balance().Used
 		out.Activity.InFlight = len(b.leases)
 	}
-	out.Activity.Tools = slices.Clone(out.Activity.Tools)
 	return out
+}
+
+// used returns the tokens that the branch has used. Manager.mu is held.
+func (b *branch) used() int {
+	if b.Status.Terminal() {
+		return b.BudgetUsed
+	}
+	return b.ledger.Balance().Used
 }
 
 // save returns when the tokens and calls of b are durable as they are now, or its end is. Calls that

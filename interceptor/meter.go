@@ -55,8 +55,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 			if err != nil {
 				outcome.Err = err.Error()
 			}
-			tokens.BranchUsed, tokens.BranchBudget = lease.Budget()
-			lease.Release(outcome)
+			tokens.BranchUsed, tokens.BranchBudget = lease.Release(outcome)
 		}()
 		if err := lease.Charge(tokens.In); err != nil {
 			return nil, refuse(c, err)
