@@ -81,13 +81,13 @@ func validate(s string, maxDepth, maxBytes int) error {
 	if len(s) > maxBytes {
 		return fault(CodeTooLong, s, fmt.Sprintf("%d bytes; at most %d are allowed", len(s), maxBytes))
 	}
-	bad := strings.IndexFunc(s, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_/", r))
-	})
+	for i := range len(s) {
+		if c := s[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || c == '-' || c == '_' || c == '/') {
+			return fault(CodeSyntax, s, fmt.Sprintf("byte %d is not allowed; use ASCII letters, digits, '-' and '_', joined by '/'", i))
+		}
+	}
 	depth := Path(s).Depth()
 	switch {
-	case bad >= 0:
-		return fault(CodeSyntax, s, fmt.Sprintf("byte %d is not allowed; use ASCII letters, digits, '-' and '_', joined by '/'", bad))
 	case s[0] == '/', strings.Contains(s, "//"):
 		return fault(CodeSyntax, s, "empty segment; write segments joined by single slashes, none at the ends")
 	case strings.HasSuffix(s, "/"):
