@@ -24,8 +24,9 @@ func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
+			rule := p().Rule(c.Target.Server, c.Target.Name)
 			if err == nil {
-				res, err = f.inspect(c, res)
+				res, err = f.inspect(c, res, rule)
 			}
 			if err != nil || c.Target.Server == "" || !c.Target.Metered {
 				return res, err
@@ -36,9 +37,8 @@ func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary
 			if c.Origin.Direction == FromHost {
 				c.Outcome.folder, c.Outcome.result = f, res
 			}
-			rule := FoldRule{Off: !c.foldable(res)}
-			if c.ofTool() {
-				rule = p().Rule(c.Target.Server, c.Target.Name)
+			if !c.ofTool() {
+				rule = FoldRule{Off: !c.foldable(res)}
 			}
 			if !rule.Off {
 				res = f.deliver(c, res, rule)

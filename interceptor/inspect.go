@@ -11,12 +11,11 @@ import (
 
 // inspect looks for instructions to the model in the results of tools, in resources and in errors, as the rule
 // of the tool says. Memories have a rule of their own. It logs and records them, and flags or blocks the result.
-func (f *folder) inspect(c *Call, res *Result) (*Result, error) {
+func (f *folder) inspect(c *Call, res *Result, rule FoldRule) (*Result, error) {
 	ofTask := c.Target.Method == MethodTaskResult || c.Target.Method == MethodTaskGet
 	if c.Origin.Direction != FromHost || c.Target.Control || !c.ofTool() && !ofTask && c.Target.Method != methodRead {
 		return res, nil
 	}
-	rule := f.p().Rule(c.Target.Server, c.Target.Name)
 	if rule.OnInjection == "" {
 		return res, nil
 	}
