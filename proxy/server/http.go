@@ -427,8 +427,6 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	if r.ContentLength > srv.opts.MaxBody {
 		return tooLarge()
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(ioTimeout)) // not supported by test recorders
 	var body []byte
 	var err error
 	if n := r.ContentLength; n >= 0 && n <= 1<<20 {
@@ -437,14 +435,14 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	} else { // a length is only a promise: memory grows with the bytes that arrive
 		body, err = io.ReadAll(io.LimitReader(r.Body, srv.opts.MaxBody+1))
 	}
-	switch { // if some of the body is left the deadline stays: net/http reads on before it answers
+	switch { // if some of the body is left its deadline stays: net/http reads on before it answers
 	case err != nil:
 		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
 		return nil, false
 	case int64(len(body)) > srv.opts.MaxBody:
 		return tooLarge()
 	}
-	_ = rc.SetReadDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // not supported by test recorders
 	return body, true
 }
 

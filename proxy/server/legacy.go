@@ -174,7 +174,7 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	}
 	var c *streamConn
 	if s != nil {
-		c = s.attach(after)
+		c = s.attach(r.Context(), after)
 	}
 	if c == nil {
 		srv.refuse(w, r, status, nil, invalid(wire.CodeInvalidRequest, text))

@@ -46,7 +46,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(srv.lifetime, func() { cancel(errShutdown) })()
-	st, conn := newStream(0, 1, srv.opts.MaxQueue, false)
+	st, conn := newStream(r.Context(), 0, 1, srv.opts.MaxQueue, false)
 	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel}
 	p.stepUp = srv.stepUp(r, req)
 	emit := srv.namedNews(st.emit)

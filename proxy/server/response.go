@@ -67,7 +67,6 @@ func (p *response) serve(wait time.Duration, run func()) {
 	} else {
 		start()
 	}
-	defer context.AfterFunc(p.r.Context(), func() { p.stream.detach(p.conn) })() // the host left: events take another way
 	run()
 	if p.begun.CompareAndSwap(nil, &endOfCall) {
 		p.write()

@@ -214,7 +214,7 @@ func (l *legacySession) response(w http.ResponseWriter, r *http.Request, request
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextID++
-	s, c := newStream(l.nextID, requests, l.srv.opts.MaxQueue, true)
+	s, c := newStream(r.Context(), l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
 	return &response{w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK}
 }

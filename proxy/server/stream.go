@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -46,6 +47,8 @@ type stream struct {
 }
 
 type streamConn struct {
+	host context.Context // ends when the host leaves
+
 	wake chan struct{} // capacity 1: there is something to look at; nil before an event stream begins
 	last uint64        // the number of the last event sent when the connection began
 
@@ -55,8 +58,8 @@ type streamConn struct {
 }
 
 // newStream returns the stream of a POST with a number of requests, and its connection.
-func newStream(id uint64, replies, limit int, resume bool) (*stream, *streamConn) {
-	c := &streamConn{}
+func newStream(host context.Context, id uint64, replies, limit int, resume bool) (*stream, *streamConn) {
+	c := &streamConn{host: host}
 	s := &stream{id: id, resume: resume, limit: limit, post: true, pending: replies, conn: c}
 	s.replies = s.first[:0]
 	return s, c
@@ -80,7 +83,7 @@ func (s *stream) emit(msg []byte) error {
 	switch {
 	case s.post && s.pending == 0:
 		return errStreamClosed
-	case s.conn == nil && !(s.resume && s.sse):
+	case s.live() == nil && !(s.resume && s.sse):
 		return errStreamLost
 	case s.full():
 		return errSlowHost
@@ -192,10 +195,10 @@ func (s *stream) trim() {
 // number, and takes over from the connection that the host must have lost. It returns nil if the
 // number was never given out. Without from, it continues with what was not sent yet, and returns
 // nil if another connection has the stream.
-func (s *stream) attach(from *uint64) *streamConn {
+func (s *stream) attach(host context.Context, from *uint64) *streamConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if from == nil && s.conn != nil || from != nil && *from > s.sent {
+	if from == nil && s.live() != nil || from != nil && *from > s.sent {
 		return nil
 	}
 	if from != nil {
@@ -210,7 +213,7 @@ func (s *stream) attach(from *uint64) *streamConn {
 		s.conn.lost = true
 		s.conn.signal()
 	}
-	s.conn = &streamConn{wake: make(chan struct{}, 1), last: s.sent}
+	s.conn = &streamConn{host: host, wake: make(chan struct{}, 1), last: s.sent}
 	s.sse = true
 	return s.conn
 }
@@ -227,7 +230,16 @@ func (s *stream) detach(c *streamConn) {
 func (s *stream) attached() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.conn != nil
+	return s.live() != nil
+}
+
+// live returns the connection that consumes the stream. It is nil if the host has left: events take another
+// way. s.mu is held.
+func (s *stream) live() *streamConn {
+	if s.conn != nil && s.conn.host.Err() != nil {
+		s.conn = nil
+	}
+	return s.conn
 }
 
 // size is the number of bytes that the stream stores.
