@@ -614,7 +614,7 @@ func (c Config) load(t TLS) (tls.Certificate, error) {
 func (c Config) PrincipalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
 
 // Identity returns what the configuration says of a principal. It shares its lists with c.
-func (c Config) Identity(principal string) interceptor.Identity {
+func (c *Config) Identity(principal string) interceptor.Identity {
 	id := interceptor.Identity{Principal: principal}
 	if p := c.Principals[principal]; p != nil {
 		id.Team, id.Roles, id.Scopes = p.Team, p.Roles, p.Scopes
@@ -689,7 +689,7 @@ func (c Config) Tokens() (tokens []string) {
 }
 
 // ScrubPolicy returns the policy for an upstream; "" is foldgate itself.
-func (c Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
+func (c *Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 	var own ScrubPolicy
 	if u := c.Upstreams[server]; u != nil {
 		own = u.Scrub
@@ -701,7 +701,7 @@ func (c Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 }
 
 // LetsSecretsThrough reports whether secrets of some upstream reach the host.
-func (c Config) LetsSecretsThrough() bool {
+func (c *Config) LetsSecretsThrough() bool {
 	for key := range c.Upstreams {
 		if c.ScrubPolicy(key).Results == interceptor.Off {
 			return true
