@@ -59,7 +59,7 @@ func victim(path string) error {
 				}
 				fmt.Fprintf(os.Stdout, "created %s\n", b.ID)
 				for range 1 + rand.IntN(40) {
-					c, err := m.Acquire(ctx, b.ID)
+					c, err := acquire(ctx, m, b.ID)
 					if err != nil {
 						return
 					}

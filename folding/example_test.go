@@ -36,7 +36,9 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	lease, err := m.Acquire(ctx, b.ID) // a call in the branch
+	call, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	lease, err := m.Acquire(call, cancel, b.ID) // a call in the branch
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func Example() {
 
 	r, err := m.Return(ctx, caller, b.ID, "the parser is in p.go")
 	fmt.Println(r.Branch.Status, r.Branch.BudgetUsed, r.MessageTokens, err)
-	_, err = m.Acquire(ctx, b.ID)
+	_, err = m.Acquire(ctx, cancel, b.ID)
 	fmt.Println(folding.Code(err))
 	// Output:
 	// <nil> 87 <nil>

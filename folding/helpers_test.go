@@ -118,9 +118,21 @@ func create(t testing.TB, m *folding.Manager, c folding.Caller, req folding.Crea
 	return b
 }
 
-func begin(t testing.TB, m *folding.Manager, id string) *folding.Lease {
+// lease is a call in a branch, with its context.
+type lease struct {
+	*folding.Lease
+	context.Context
+}
+
+func acquire(ctx context.Context, m *folding.Manager, id string) (lease, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	l, err := m.Acquire(ctx, cancel, id)
+	return lease{l, ctx}, err
+}
+
+func begin(t testing.TB, m *folding.Manager, id string) lease {
 	t.Helper()
-	c, err := m.Acquire(context.Background(), id)
+	c, err := acquire(context.Background(), m, id)
 	if err != nil {
 		t.Fatalf("Begin(%s): %v", id, err)
 	}

@@ -174,7 +174,7 @@ func TestEndSession(t *testing.T) {
 			t.Errorf("%s: %s, %s, %q, %q", b.ID, got.Status, got.Reason, got.Error, got.Digest)
 		}
 	}
-	if call.Context().Err() == nil {
+	if call.Err() == nil {
 		t.Error("the call in flight goes on")
 	}
 	for _, b := range others {

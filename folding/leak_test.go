@@ -28,7 +28,7 @@ func TestNothingIsKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Join(Caller{Principal: "alice", Session: "other", Thread: "t"}, b.ID)
-			call, err := m.Acquire(context.Background(), b.ID)
+			call, err := m.Acquire(context.Background(), func(error) {}, b.ID)
 			if err != nil {
 				t.Fatal(err)
 			}

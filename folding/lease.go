@@ -10,10 +10,10 @@ import (
 // branch cancels it. Release it once the result is delivered or dropped. A Lease is safe for
 // concurrent use.
 type Lease struct {
-	m        *Manager
-	b        *branch
-	lifetime context.Context
-	cancel   context.CancelCauseFunc
+	m      *Manager
+	b      *branch
+	ctx    context.Context
+	cancel context.CancelCauseFunc // of ctx
 
 	// Guarded by Manager.mu.
 	charged  int  // less refunds
@@ -32,10 +32,10 @@ type CallOutcome struct {
 }
 
 // Acquire registers a call in an active branch. It fails like [Manager.Resolve], but does not
-// check the caller. The lease's context ends with ctx and, with an [*EndedError] as its cause,
-// with the branch. If the process dies after the first charge and before the release, the call
-// counts as lost.
-func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) {
+// check the caller. ctx is the context of the call. If the branch ends before the call, cancel ends
+// ctx with an [*EndedError] as its cause. If the process dies after the first charge and before the
+// release, the call counts as lost.
+func (m *Manager) Acquire(ctx context.Context, cancel context.CancelCauseFunc, branchID string) (*Lease, error) {
 	m.mu.Lock()
 	m.now()
 	b := m.live[branchID]
@@ -44,16 +44,12 @@ func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) 
 		ended, ok, err := m.load(ctx, branchID)
 		return nil, notActiveError(branchID, ended, ok, err)
 	}
-	l := &Lease{m: m, b: b}
-	l.lifetime, l.cancel = context.WithCancelCause(ctx)
+	l := &Lease{m: m, b: b, ctx: ctx, cancel: cancel}
 	b.leases[l] = struct{}{}
 	b.changes++ // saved with the first charge
 	m.unlock()
 	return l, nil
 }
-
-// Context returns the context for the call's work.
-func (l *Lease) Context() context.Context { return l.lifetime }
 
 // Remaining returns the tokens that the branch has left, zero once it has ended.
 func (l *Lease) Remaining() int {
@@ -122,8 +118,8 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 		m.unlock()
 		select {
 		case <-freed:
-		case <-l.lifetime.Done():
-			return 0, context.Cause(l.lifetime)
+		case <-l.ctx.Done():
+			return 0, context.Cause(l.ctx)
 		}
 		m.mu.Lock()
 		now = m.now()
@@ -232,7 +228,6 @@ func (l *Lease) Release(o CallOutcome) (used, total int) {
 // until that end is durable or wait ends.
 func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) (used, total int) {
 	m, b := l.m, l.b
-	defer l.cancel(context.Canceled)
 	m.mu.Lock()
 	now := m.now()
 	if !l.released {
@@ -282,7 +277,7 @@ func (l *Lease) forDigest(o CallOutcome) CallOutcome {
 
 // scrub returns a text as a digest may contain it, also if the call was cancelled.
 func (l *Lease) scrub(text string, max int) string {
-	return l.m.scrubForDigest(context.WithoutCancel(l.lifetime), text, max)
+	return l.m.scrubForDigest(context.WithoutCancel(l.ctx), text, max)
 }
 
 // finish ends the call. Its outcome counts if the branch has not ended. m.mu is held.

@@ -60,7 +60,7 @@ func TestLifeOfABranch(t *testing.T) {
 	if folding.StatusCode(err) != 409 || folding.Code(err) != "branch_not_active" {
 		t.Errorf("second Return: %d %s", folding.StatusCode(err), folding.Code(err))
 	}
-	_, err = m.Acquire(ctx, b.ID)
+	_, err = acquire(ctx, m, b.ID)
 	wantErr(t, "Begin after return", err, folding.ErrNotActive)
 	ended, err := m.Resolve(alice, b.ID)
 	wantErr(t, "Resolve after return", err, folding.ErrNotActive)
@@ -89,7 +89,7 @@ func TestReturnEndsChildrenFirst(t *testing.T) {
 		t.Errorf("child = %s, %s, %q", got.Status, got.Reason, got.Error)
 	}
 	var ended *folding.EndedError
-	if cause := context.Cause(call.Context()); !errors.As(cause, &ended) || ended.BranchID != low.ID {
+	if cause := context.Cause(call); !errors.As(cause, &ended) || ended.BranchID != low.ID {
 		t.Errorf("cause of the call in flight = %v, want *EndedError of %s", cause, low.ID)
 	}
 	if n, err := call.ChargeUpTo(5); n != 0 || !errors.Is(err, folding.ErrNotActive) {
@@ -102,7 +102,7 @@ func TestTimeoutForcesReturn(t *testing.T) {
 		m, rec := open(t, roomy(), folding.Options{})
 		b := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 60})
 		call := begin(t, m, b.ID)
-		<-call.Context().Done() // no operation happens: the timer ends the branch
+		<-call.Done() // no operation happens: the timer ends the branch
 		if lived := time.Since(b.CreatedAt); lived != 60*time.Second {
 			t.Errorf("call was cancelled after %v, want 1m", lived)
 		}
@@ -161,7 +161,7 @@ func TestExhaustCountsItsCall(t *testing.T) {
 	if want := "100 of 100 tokens used; 1 call (read_file 1), 1 cancelled in flight"; status(t, m, alice, b.ID).Digest != want {
 		t.Errorf("Digest = %q, want %q", status(t, m, alice, b.ID).Digest, want)
 	}
-	if other.Context().Err() == nil || c.Context().Err() == nil {
+	if other.Err() == nil {
 		t.Error("a call outlives its branch")
 	}
 }
@@ -174,7 +174,7 @@ func TestReasonsBelow(t *testing.T) {
 	}{
 		{func(m *folding.Manager, _ *manual, root string) { _, _ = m.Return(ctx, alice, root, "") }, folding.ReasonParentReturning},
 		{func(m *folding.Manager, _ *manual, root string) {
-			if l, err := m.Acquire(ctx, root); err == nil {
+			if l, err := acquire(ctx, m, root); err == nil {
 				l.Exhaust(ctx, folding.CallOutcome{})
 			}
 		}, folding.ReasonParentEnded},

@@ -34,7 +34,7 @@ type modelBranch struct {
 }
 
 type modelCall struct {
-	c       *folding.Lease
+	c       lease
 	b       *modelBranch
 	booked  int
 	partial bool
@@ -223,7 +223,7 @@ func (x *model) begin() {
 	if !ok {
 		return
 	}
-	c, err := x.m.Acquire(ctx, b.id)
+	c, err := acquire(ctx, x.m, b.id)
 	x.note("begin %s = %v", b.id, err)
 	if (err == nil) != (b.status == folding.StatusActive) || err != nil && !errors.Is(err, folding.ErrNotActive) {
 		x.errorf("Begin in a branch that is %s = %v", b.status, err)
@@ -436,8 +436,8 @@ func (x *model) compare() {
 		}
 	}
 	for _, c := range x.calls {
-		if dead := c.c.Context().Err() != nil; dead != (c.over || c.b.status != folding.StatusActive) {
-			x.errorf("a call in %s (%s): cancelled %v, over %v", c.b.id, c.b.status, dead, c.over)
+		if dead := c.c.Err() != nil; !c.over && dead != (c.b.status != folding.StatusActive) {
+			x.errorf("a call in %s (%s): cancelled %v", c.b.id, c.b.status, dead)
 		}
 	}
 }

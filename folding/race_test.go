@@ -100,7 +100,7 @@ func TestOneEnd(t *testing.T) {
 				t.Errorf("%d ends of one branch", n)
 			}
 		}
-		if late.Context().Err() == nil {
+		if late.Err() == nil {
 			t.Error("a call outlives its branch")
 		}
 		rec.mu.Lock()
@@ -165,7 +165,7 @@ func TestCreateWhileClosing(t *testing.T) {
 						}
 						return
 					}
-					if c, err := m.Acquire(ctx, b.ID); err == nil {
+					if c, err := acquire(ctx, m, b.ID); err == nil {
 						c.Charge(1)
 						c.Release(folding.CallOutcome{})
 					}

@@ -2,6 +2,7 @@ package interceptor
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -25,6 +26,9 @@ type Call struct {
 	Target      Target
 	Attribution Attribution
 	Outcome     Outcome
+	// Cancel ends the context with which the chain was called. The end of the branch calls it. It is nil if
+	// the context is not the call's alone.
+	Cancel context.CancelCauseFunc
 
 	began time.Time // when the chain began
 	end   Handler   // answers the call behind the innermost layer

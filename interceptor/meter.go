@@ -43,14 +43,19 @@ func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Middleware
 
 // meterPaid runs a call that its branch, if it has one, and the limits pay.
 func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm TokenMeter, next Handler) (res *Result, err error) {
-	o, lifetime := &c.Outcome, ctx
+	o := &c.Outcome
 	tokens, outcome := &o.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
 	if c.Attribution.Branch != nil {
-		lease, refused := m.Acquire(ctx, c.Attribution.Branch.ID)
+		cancel := c.Cancel
+		if cancel == nil {
+			ctx, cancel = context.WithCancelCause(ctx)
+			defer cancel(nil)
+		}
+		lease, refused := m.Acquire(ctx, cancel, c.Attribution.Branch.ID)
 		if refused != nil {
 			return nil, refuse(c, refused)
 		}
-		o.lease, lifetime = lease, lease.Context()
+		o.lease = lease
 		defer func() {
 			if err != nil {
 				outcome.Err = err.Error()
@@ -68,10 +73,10 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 		return nil, err
 	}
 	o.charged, o.Unconfirmed = true, !o.spend.Confirmed()
-	res, err = next(lifetime, c)
+	res, err = next(ctx, c)
 	if err != nil {
 		var ended *folding.EndedError
-		if errors.As(context.Cause(lifetime), &ended) {
+		if errors.As(context.Cause(ctx), &ended) {
 			o.Late = true
 			return nil, refuse(c, ended)
 		}

@@ -153,6 +153,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
 		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
+		Cancel:      r.cancel,
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
 		return c, refuseParams(c, invalidParams("params must be an object"))

@@ -34,10 +34,11 @@ func (a *agent) Left() (line, why string, err error) {
 // scrubbed like a server's question to the model of a host.
 func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message) (answer runner.Message, err error) {
 	used := folding.CallOutcome{Tool: "model"}
-	lease, err := a.t.Branches.Acquire(ctx, a.branch.ID)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	lease, err := a.t.Branches.Acquire(ctx, cancel, a.branch.ID)
 	switch {
 	case err == nil:
-		ctx = lease.Context()
 		defer func() {
 			if err != nil {
 				used.Err = err.Error()
