@@ -58,8 +58,8 @@ func (srv *HTTP) hostAllowed(r *http.Request) bool {
 	if slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
-	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if known && !publicip.Loopback(hostName(local.String())) {
+	local, known := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if known && !local.IP.IsLoopback() {
 		return len(hosts) == 0
 	}
 	return publicip.Loopback(name)

@@ -122,7 +122,6 @@ func (p *response) writeReplies(replies []wire.Message) {
 	if p.batch {
 		body = append(body, ']')
 	}
-	wire.OneLine(body)
 	if p.stepUp != nil {
 		if challenge := p.stepUp(); challenge != "" {
 			p.w.Header().Set("WWW-Authenticate", challenge)
