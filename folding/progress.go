@@ -4,40 +4,58 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"hash/crc32"
 	"io"
 	"os"
 	"strings"
 	"sync"
 
+	"github.com/foldgate/foldgate/internal/mapped"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// progressFile has the tokens and calls of active branches, a page for each. A charge writes a page,
-// which costs less than a transaction of the database. A process that is killed has done the write of a
-// page or not. A page begins with its checksum, since a machine that fails may do half of it. An active
-// branch whose page is lost counts as spent.
+// progressFile has the tokens and calls of active branches, a page for each. A charge writes a line to
+// the page, which costs less than a transaction of the database. The first write of a process, and that of
+// a long line, is one of the whole page: a process that is killed has done it or not. The others go to
+// memory, in turns to the two halves of the page: wherever the process is killed, one of them is complete.
+// A line begins with its checksum, and the newer one counts. An active branch that has lost both counts as
+// spent.
 type progressFile struct {
-	mu    sync.Mutex // guards the fields below
-	file  *os.File
-	pages map[string]int64 // by the branch's id
-	free  []int64
-	used  int64  // pages that the file has
-	line  []byte // that was written last
+	mu     sync.Mutex // guards the fields below
+	file   *os.File
+	memory mapped.Memory
+	pages  map[string]*page // by the branch's id
+	free   []int64
+	used   int64  // pages that the file has
+	line   []byte // that was written last
 }
 
-// progress is the content of a page.
+// page is the page of a branch.
+type page struct {
+	number int64
+	writes int
+	half   int64 // that has the newest line: 0 or 1
+	ready  bool  // the process has written all of the page, and the other half is free
+}
+
+// progress is the content of a line.
 type progress struct {
 	ID       string   `json:"id"`
+	Write    int      `json:"write,omitempty"` // page.writes
 	Used     int      `json:"used"`
 	Activity Activity `json:"activity"`
 }
 
-const pageSize = 4096
+const (
+	pageSize = 4096
+	halfPage = pageSize / 2
+	inMemory = 4096 // pages; others are written whole
+)
 
 // openProgress opens or creates the file, and gives the active branches what it has of them.
 func openProgress(path string, active []Branch) (_ *progressFile, err error) {
-	f := &progressFile{pages: map[string]int64{}}
+	f := &progressFile{pages: map[string]*page{}}
 	if f.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, err
 	}
@@ -46,19 +64,21 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 		f.file.Close()
 		return nil, err
 	}
-	found := map[string]int64{}
+	f.memory = mapped.Open(f.file, inMemory*pageSize)
+	found := map[string]*page{}
 	for ; f.used*pageSize < int64(len(raw)); f.used++ {
-		found[decodeProgress(raw[f.used*pageSize:]).ID] = f.used
+		p := decodePage(raw[f.used*pageSize:])
+		found[p.ID] = &page{number: f.used, writes: p.Write}
 	}
 	for _, b := range active {
-		if page, ok := found[b.ID]; ok {
-			f.pages[b.ID] = page
+		if at, ok := found[b.ID]; ok {
+			f.pages[b.ID] = at
 		}
 	}
-	for page := range f.used {
-		p := decodeProgress(raw[page*pageSize:])
-		if at, ok := f.pages[p.ID]; !ok || at != page {
-			f.free = append(f.free, page)
+	for number := range f.used {
+		p := decodePage(raw[number*pageSize:])
+		if at, ok := f.pages[p.ID]; !ok || at.number != number {
+			f.free = append(f.free, number)
 		}
 	}
 	for _, b := range active {
@@ -69,16 +89,26 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 			b.BudgetUsed = b.BudgetTotal
 		}
 		if err := f.add(b); err != nil {
-			f.file.Close()
-			return nil, err
+			return nil, errors.Join(err, f.Close())
 		}
 	}
 	return f, nil
 }
 
-// decodeProgress returns the content of the page at the start of raw, without an id if there is none.
+// decodePage returns the newer line of the page at the start of raw, without an id if there is none.
+func decodePage(raw []byte) (p progress) {
+	raw = raw[:min(len(raw), pageSize)]
+	for at := 0; at < len(raw); at += halfPage {
+		if line := decodeProgress(raw[at:]); line.ID != "" && (p.ID == "" || line.Write > p.Write) {
+			p = line
+		}
+	}
+	return p
+}
+
+// decodeProgress returns the content of the line at the start of raw, without an id if there is none.
 func decodeProgress(raw []byte) (p progress) {
-	sum, rest, _ := strings.Cut(string(raw[:min(len(raw), pageSize)]), " ")
+	sum, rest, _ := strings.Cut(string(raw), " ")
 	text, _, _ := strings.Cut(rest, "\n")
 	if sum != checksum([]byte(text)) || json.Unmarshal([]byte(text), &p) != nil {
 		return progress{}
@@ -108,33 +138,42 @@ func (f *progressFile) take(id string) {
 	if _, ok := f.pages[id]; ok {
 		return
 	}
-	page := f.used
+	number := f.used
 	if n := len(f.free); n > 0 {
-		page, f.free = f.free[n-1], f.free[:n-1]
+		number, f.free = f.free[n-1], f.free[:n-1]
 	} else {
 		f.used++
 	}
-	f.pages[id] = page
+	f.pages[id] = &page{number: number}
 }
 
 // write stores what b has used and called. It does nothing for a branch without a page: its end is stored.
 func (f *progressFile) write(b Branch) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	page, ok := f.pages[b.ID]
+	at, ok := f.pages[b.ID]
 	if !ok {
 		return nil
 	}
-	f.line = appendProgress(f.line[:0], progress{b.ID, b.BudgetUsed, b.Activity})
-	_, err := f.file.WriteAt(f.line, page*pageSize)
+	at.writes++
+	f.line = appendProgress(f.line[:0], progress{b.ID, at.writes, b.BudgetUsed, b.Activity})
+	other, length := 1-at.half, int64(len(f.line))
+	if at.ready && length <= halfPage && f.memory.Do(at.number*pageSize+other*halfPage, length, func(b []byte) bool { return copy(b, f.line) > 0 }) {
+		at.half = other
+		return nil
+	}
+	f.line = append(f.line, make([]byte, pageSize-length)...)
+	_, err := f.file.WriteAt(f.line, at.number*pageSize)
+	at.half, at.ready = 0, err == nil && length <= halfPage
 	return err
 }
 
-// appendProgress appends the line of a page with p, in JSON behind its checksum.
+// appendProgress appends a line with p, in JSON behind its checksum.
 func appendProgress(line []byte, p progress) []byte {
 	const noSum = "00000000 "
 	o, a := rawjson.Appender{B: append(append(line, noSum...), '{')}, &p.Activity
 	o.Text("id", p.ID)
+	o.Number("write", int64(p.Write))
 	o.Number("used", int64(p.Used))
 	o.Key("activity")
 	o.B = append(o.B, '{')
@@ -169,16 +208,16 @@ func appendProgress(line []byte, p progress) []byte {
 func (f *progressFile) read(b *Branch) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	page, ok := f.pages[b.ID]
+	at, ok := f.pages[b.ID]
 	if !ok {
 		return nil
 	}
 	raw := make([]byte, pageSize)
-	n, err := f.file.ReadAt(raw, page*pageSize)
+	n, err := f.file.ReadAt(raw, at.number*pageSize)
 	if err != nil && err != io.EOF {
 		return err
 	}
-	if p := decodeProgress(raw[:n]); p.ID == b.ID {
+	if p := decodePage(raw[:n]); p.ID == b.ID {
 		b.BudgetUsed, b.Activity = p.Used, p.Activity
 	} else {
 		b.BudgetUsed = b.BudgetTotal
@@ -190,11 +229,20 @@ func (f *progressFile) read(b *Branch) error {
 func (f *progressFile) remove(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	page, ok := f.pages[id]
+	at, ok := f.pages[id]
 	if !ok {
 		return
 	}
 	delete(f.pages, id)
-	f.free = append(f.free, page)
-	_, _ = f.file.WriteAt(make([]byte, pageSize), page*pageSize) // a page of no active branch is not read
+	f.free = append(f.free, at.number)
+	_, _ = f.file.WriteAt(make([]byte, pageSize), at.number*pageSize) // a page of no active branch is not read
+}
+
+// Close closes the file.
+func (f *progressFile) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.memory.Close()
+	f.memory = nil
+	return f.file.Close()
 }

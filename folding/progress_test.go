@@ -1,6 +1,7 @@
 package folding
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -26,7 +27,7 @@ func FuzzProgress(f *testing.F) {
 		}
 		want := 100
 		for at := 0; at < len(raw); at += pageSize {
-			if p := decodeProgress(raw[at:]); p.ID == "br_a" {
+			if p := decodePage(raw[at:]); p.ID == "br_a" {
 				want = p.Used
 			}
 		}
@@ -40,7 +41,7 @@ func FuzzProgress(f *testing.F) {
 			if err := pages.read(&got); err != nil || got.BudgetUsed != want {
 				t.Errorf("%q: used %d, %v; want %d", raw, got.BudgetUsed, err, want)
 			}
-			pages.file.Close()
+			pages.Close()
 		}
 	})
 }
@@ -51,14 +52,72 @@ func TestAppendProgress(t *testing.T) {
 	wide, without := one, one
 	wide.Tools, without.Tools = []ToolCount{{strings.Repeat("w", pageSize), 1}}, nil
 	for _, c := range []struct{ in, want Activity }{{Activity{}, Activity{}}, {Activity{Tools: one.Tools[:1]}, Activity{Tools: one.Tools[:1]}}, {one, one}, {wide, without}} {
-		line := string(appendProgress([]byte("before"), progress{"br_a", 7, c.in}))
-		want, _ := json.Marshal(progress{"br_a", 7, c.want})
+		line := string(appendProgress([]byte("before"), progress{"br_a", 2, 7, c.in}))
+		want, _ := json.Marshal(progress{"br_a", 2, 7, c.want})
 		text := strings.NewReplacer(`\u003c`, "<").Replace(string(want))
 		if want := "before" + checksum([]byte(text)) + " " + text + "\n"; line != want {
 			t.Errorf("appended %s, want %s", line, want)
 		}
-		if d := cmp.Diff(progress{"br_a", 7, c.want}, decodeProgress([]byte(strings.TrimPrefix(line, "before")))); d != "" {
+		if d := cmp.Diff(progress{"br_a", 2, 7, c.want}, decodeProgress([]byte(strings.TrimPrefix(line, "before")))); d != "" {
 			t.Errorf("read (-want +got):\n%s", d)
+		}
+	}
+}
+
+// Wherever a process is killed in a write, the page has what the write before it, or this one, stored.
+// Lines of any length, and a file that somebody cuts, are no exception.
+func TestProgressOfAKilledProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "progress")
+	pages, err := openProgress(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := Branch{ID: "br_a", BudgetTotal: 100}
+	if err := pages.add(b); err != nil {
+		t.Fatal(err)
+	}
+	const whole, cut = 1 << 0, 1 << 1
+	for _, c := range []struct{ length, how int }{{}, {}, {}, {halfPage, whole}, {halfPage, whole}, {0, whole}, {}, {10, 0}, {}, {0, cut | whole}, {}, {}} {
+		if c.how&cut != 0 {
+			if err := os.Truncate(path, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, _ := os.ReadFile(path)
+		b.BudgetUsed++
+		b.Activity.LastError = strings.Repeat("x", c.length)
+		if err := pages.write(b); err != nil {
+			t.Fatal(err)
+		}
+		after, _ := os.ReadFile(path)
+		if p := decodePage(after); p.ID != b.ID || p.Used != b.BudgetUsed || p.Activity.LastError != b.Activity.LastError {
+			t.Fatalf("the page says %+v, want %d tokens", p, b.BudgetUsed)
+		}
+		if c.how&whole != 0 || pages.memory == nil {
+			continue // one operation of the kernel
+		}
+		for cut := range after {
+			torn := append(bytes.Clone(after[:cut]), before[cut:]...)
+			if p := decodePage(torn); p.ID != b.ID || p.Used < b.BudgetUsed-1 || p.Used > b.BudgetUsed {
+				t.Fatalf("cut at byte %d the page says %+v, want %d tokens or one less", cut, p, b.BudgetUsed)
+			}
+		}
+	}
+	if err := pages.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if pages, err = openProgress(path, []Branch{b}); err != nil {
+		t.Fatal(err)
+	}
+	defer pages.Close()
+	for range 3 {
+		b.BudgetUsed++
+		if err := pages.write(b); err != nil {
+			t.Fatal(err)
+		}
+		got := Branch{ID: b.ID, BudgetTotal: 100}
+		if err := pages.read(&got); err != nil || got.BudgetUsed != b.BudgetUsed {
+			t.Errorf("after a restart: used %d, %v; want %d", got.BudgetUsed, err, b.BudgetUsed)
 		}
 	}
 }

@@ -144,7 +144,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if d.progress, err = openProgress(path+".progress", active); err != nil {
 		return nil, err
 	}
-	d.open = append(d.open, d.progress.file)
+	d.open = append(d.open, d.progress)
 	go d.checkpoints()
 	return d, nil
 }

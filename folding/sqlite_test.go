@@ -99,7 +99,7 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// A page that a crash of the machine cut is not read, a page of an ended branch goes to the next one, and
+// A page that is damaged is not read, a page of an ended branch goes to the next one, and
 // texts of an ended branch do not stay.
 func TestProgressPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
@@ -140,7 +140,9 @@ func TestProgressPages(t *testing.T) {
 	repo.Close()
 
 	raw, _ = os.ReadFile(path + ".progress")
-	raw[20] ^= 1 // in the page of br_c
+	for _, at := range []int{20, 2048 + 20} { // in both lines of br_c
+		raw[at] ^= 1
+	}
 	if err := os.WriteFile(path+".progress", raw, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/foldgate/foldgate/internal/mapped"
 )
 
 // Ledger is a file with what a process has reserved, for the process that comes after it. What is
@@ -23,7 +24,7 @@ type Ledger struct {
 	file *os.File
 
 	mu     sync.Mutex     // guards the fields below
-	memory []byte         // the file; nil where that can't be
+	memory mapped.Memory  // the file
 	page   [slotSize]byte // that is written
 	used   int            // slots that the file has
 	free   []int          // those that no account has
@@ -54,7 +55,7 @@ func OpenLedger(path, store string) (*Ledger, error) {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	d.memory = mapFile(f, slotSize*(maxSlots+1))
+	d.memory = mapped.Open(f, slotSize*(maxSlots+1))
 	return d, nil
 }
 
@@ -144,20 +145,16 @@ func (d *Ledger) write(a *account) error {
 // no operation of the kernel. A process that is killed between the two numbers has not yet delivered
 // what they pay.
 func (d *Ledger) writeNumbers(page []byte, slot int) (done bool) {
-	if d.memory == nil {
-		return false
-	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() { _ = recover() }() // somebody has cut the file, or the disk is full
-	const reserve = 16               // bytes of the tokens and the calls
-	is := d.memory[slot*slotSize:][:len(page)]
-	if !bytes.Equal(is[reserve:], page[reserve:]) {
-		return false
-	}
-	for at := 0; at < reserve; at += 8 {
-		atomic.StoreUint64((*uint64)(unsafe.Pointer(&is[at])), binary.NativeEndian.Uint64(page[at:]))
-	}
-	return true
+	const reserve = 16 // bytes of the tokens and the calls
+	return d.memory.Do(int64(slot)*slotSize, int64(len(page)), func(is []byte) bool {
+		if !bytes.Equal(is[reserve:], page[reserve:]) {
+			return false
+		}
+		for at := 0; at < reserve; at += 8 {
+			atomic.StoreUint64((*uint64)(unsafe.Pointer(&is[at])), binary.NativeEndian.Uint64(page[at:]))
+		}
+		return true
+	})
 }
 
 func (a *account) description() []byte {
@@ -193,7 +190,7 @@ func (d *Ledger) release(a *account) {
 func (d *Ledger) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	unmapFile(d.memory)
+	d.memory.Close()
 	d.memory = nil
 	return d.file.Close()
 }

@@ -20,14 +20,3 @@ func life(f *os.File) string {
 	}
 	return fmt.Sprintf("%s%d %d\n", boot, stat.Dev, stat.Ino)
 }
-
-// mapFile returns the memory of a file up to a size that it may grow to, nil if that can't be.
-func mapFile(f *os.File, size int) []byte {
-	memory, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		return nil
-	}
-	return memory
-}
-
-func unmapFile(memory []byte) { _ = syscall.Munmap(memory) }

@@ -6,7 +6,3 @@ import "os"
 
 // life returns "": here nothing says whether writes were lost.
 func life(*os.File) string { return "" }
-
-func mapFile(*os.File, int) []byte { return nil }
-
-func unmapFile([]byte) {}
