@@ -17,7 +17,7 @@ func TestAllocationsOfACall(t *testing.T) {
 		name           string
 		modern, branch bool
 		limit          float64
-	}{{"legacy", false, false, 74}, {"modern", true, false, 110}, {"branch", false, true, 98}} {
+	}{{"legacy", false, false, 68}, {"modern", true, false, 104}, {"branch", false, true, 78}} {
 		t.Run(c.name, func(t *testing.T) {
 			small := allocations(costGateway(t, c.modern, c.branch, 100, 1, 1))
 			large := allocations(costGateway(t, c.modern, c.branch, 4096, 1, 1))

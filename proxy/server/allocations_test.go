@@ -6,7 +6,7 @@ import "testing"
 
 // The guard on allocations of the server itself; net/http adds about 28.
 func TestAllocationsOfACall(t *testing.T) {
-	const limit = 39 // some are the fake core's
+	const limit = 32 // some are the fake core's
 	if got := testing.AllocsPerRun(500, costCall(t)); got > limit {
 		t.Errorf("a simple call allocates %.0f times in the server, want at most %d", got, limit)
 	} else {
