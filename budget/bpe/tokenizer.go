@@ -2,7 +2,7 @@
 // in the text.
 //
 // A pattern cuts the text into pieces: one by one (pattern.go), or in ASCII 64 bytes at a time
-// (block.go), where the words of a long identifier count as pieces, too (camel.go). Each piece
+// (block.go), where the words of a long identifier count as pieces, too (joins.go). Each piece
 // merges on its own by the pairs of the vocabulary (vocabulary.go, merge.go). A worker caches the
 // counts of short pieces (cache.go). A long piece merges in windows (incremental.go), a piece of
 // CJK characters in parts that no token joins (cjk.go). A Stream counts text that arrives in parts
@@ -149,7 +149,7 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 	if k.cut == 0 {
 		return 0, 0, true
 	}
-	starts := k.certain(w.v.humps.cut(k, w.pattern.split(k)))
+	starts := k.certain(w.v.joins.cut(k, w.pattern.split(k)))
 	if bound < blockSize {
 		starts &= 2<<uint(bound) - 1
 	}

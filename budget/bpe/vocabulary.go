@@ -31,7 +31,7 @@ type vocabulary struct {
 	bytePairs [1 << 16]bytePair    // by the bytes, first<<8 | second
 	twos      [1 << 16 / 64]uint64 // a bit for each two bytes: whether they are a token
 	threes    [1 << 21 / 64]uint64 // a bit for each three bytes of ASCII: whether they are one
-	humps     humps
+	joins     joins
 	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
 	shift     uint     // from a hash to an index in pairs
 	filter    []uint64 // a bit for each slot in four that some key hashes to
@@ -119,7 +119,7 @@ func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 		v.threes[i/64] |= 1 << (i % 64)
 	}
 	v.chars.add(token, n, rank)
-	v.humps.add(token)
+	v.joins.add(token)
 }
 
 // indexThree returns the place in threes of the low three bytes of text. Bytes that differ only in the

@@ -90,6 +90,7 @@ func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, kn
 		if dense.matches == 0 {
 			uncut = len(x.cells) + wholeMatches
 		}
+		// The values before that do not begin near this name end at it, unless it begins within a word.
 		for ; uncut < len(x.cells) && x.cells[uncut].value.Start+nearMatch <= m.Start; uncut++ {
 			if v, c := &x.cells[uncut].value, text[m.Start-1]; !inBase64(c) && c != '.' {
 				v.End = min(v.End, m.Start)
