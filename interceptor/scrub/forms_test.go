@@ -137,3 +137,25 @@ func TestForms(t *testing.T) {
 	fmt.Fprintf(&b, "| all | %d | %.1f %% |\n", all.texts, 100*float64(all.left)/float64(all.texts))
 	t.Logf("\n| form | texts | readable |\n|---|---:|---:|\n%s", &b)
 }
+
+// TestNamesBesideNamesStay: beside the name of a secret, the name of a type, a path or a package is no secret,
+// whatever the form of the pair.
+func TestNamesBesideNamesStay(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, name := range []string{"access_token", "accessToken", "client_secret", "refreshToken", "Token"} {
+		for _, value := range []string{"google.protobuf.StringValue", "Microsoft.CodeAnalysis.SyntaxToken", "github.com/example/project/token", "projects/demo/secrets/client/versions/latest"} {
+			for _, form := range []string{
+				"| `NAME` | `VALUE` |\n", "<NAME>VALUE</NAME>\n", "NAME:\n  - VALUE\n", "- name: NAME\n  value: VALUE\n",
+				"<tr><td>NAME</td><td>VALUE</td></tr>\n", "<dt>NAME</dt><dd>VALUE</dd>\n", `{Name: "NAME", Value: VALUE}` + "\n",
+			} {
+				text := strings.NewReplacer("NAME", name, "VALUE", value).Replace(form)
+				for range 2 { // alone, and behind itself
+					if clean, _, err := s.Text(context.Background(), text); err != nil || clean != text {
+						t.Errorf("%q becomes %q, %v", text, clean, err)
+					}
+					text += text
+				}
+			}
+		}
+	}
+}

@@ -302,7 +302,7 @@ func (d *document) pair(name, value span) error {
 		return nil
 	}
 	if d.tabular {
-		d.cells = append(d.cells, cell{view(d.raw[name.Start+1 : name.End-1]), span{value.Start + 1, value.End - 1}})
+		d.cells = append(d.cells, cell{name: view(d.raw[name.Start+1 : name.End-1]), value: span{value.Start + 1, value.End - 1}})
 		return nil
 	}
 	n, v := d.unquote(name), d.unquote(value)

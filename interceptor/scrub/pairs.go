@@ -74,7 +74,7 @@ func (x *examination) addNamed(text string, r *rule, matches []regexset.Span) er
 			name, value = value, name
 		}
 		if value = valueIn(text, value); !r.Random || isRandom(text, value) {
-			x.cells = append(x.cells, cell{text[name.Start:name.End], value})
+			x.cells = append(x.cells, cell{name: text[name.Start:name.End], value: value})
 		}
 	}
 	return nil
@@ -117,8 +117,8 @@ func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, kn
 			continue
 		}
 		name := text[m.Start:nameEnd(text, regexset.Span{Start: m.Start, End: value.Start})]
-		if x.cells = append(x.cells, cell{name, value}); end > value.End {
-			x.cells = append(x.cells, cell{"", span{end, end}}) // what is behind the value is redacted with it
+		if x.cells = append(x.cells, cell{name, value, true}); end > value.End {
+			x.cells = append(x.cells, cell{value: span{end, end}}) // what is behind the value is redacted with it
 		}
 		x.addBlock(text, name, m.Start, value)
 	}
@@ -214,10 +214,10 @@ func (x *examination) addBlock(text, name string, at int, value span) {
 			break
 		}
 		if len(x.cells) == first {
-			x.cells = append(x.cells, cell{name, value})
+			x.cells = append(x.cells, cell{name, value, true})
 		}
 		value = span{next.Start + len(line), next.Start + len(line) + len(word)}
-		x.cells = append(x.cells, cell{"", value})
+		x.cells = append(x.cells, cell{value: value})
 	}
 }
 

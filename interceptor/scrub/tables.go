@@ -96,7 +96,7 @@ rows:
 			}
 			value, rest, _ := strings.Cut(row[i:], " ")
 			if value = strings.TrimRight(value, "\r"); rest == "" || rest[0] == ' ' {
-				x.cells = append(x.cells, cell{text[n.Start:n.End], span{next.Start + i, next.Start + i + len(value)}})
+				x.cells = append(x.cells, cell{name: text[n.Start:n.End], value: span{next.Start + i, next.Start + i + len(value)}})
 			}
 		}
 	}
@@ -285,7 +285,7 @@ func (x *examination) addCellsBelow(text string, header span, separator byte, r 
 				if i == 0 && prefix != "" {
 					c = withoutPrefix(text, line, prefix, c)
 				}
-				x.cells = append(x.cells, cell{name, c})
+				x.cells = append(x.cells, cell{name: name, value: c})
 			}
 		}
 	}
@@ -316,6 +316,7 @@ func isCode(text string, line span, separator byte) bool {
 type cell struct {
 	name  string
 	value span
+	bare  bool // the name stands without quotation marks: rules for members of JSON do not know it
 }
 
 // fromCells rewrites cells to lines with names and values, without those whose values are known. Cells whose values
@@ -324,7 +325,7 @@ func fromCells(text string, cells []cell, known []mark) (d decoded) {
 	left := cells[:0]
 	edits := make([]edit, 0, len(cells)+1)
 	var part span
-	name, before := "", ""
+	last, before := cell{}, ""
 	for n := 0; len(cells) > 0; cells = cells[n:] {
 		for n = 1; n < len(cells) && cells[n].name == ""; n++ {
 		}
@@ -338,9 +339,13 @@ func fromCells(text string, cells []cell, known []mark) (d decoded) {
 			left = append(left, cells[:n]...)
 			continue
 		}
-		if cells[0].name != name {
-			name = cells[0].name
-			before = "\"\n\x00\n\"" + name + `": "` // no match goes on from the value before
+		if c := cells[0]; c.name != last.name || c.bare != last.bare {
+			last = c
+			before = "\"\n\x00\n" // no match goes on from the value before
+			if !c.bare {
+				before += `"`
+			}
+			before += c.name + `": "`
 		}
 		edits = append(edits, edit{span{part.End, first.Start}, before})
 		part.End = first.End
