@@ -95,12 +95,17 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 	return f, nil
 }
 
-// decodePage returns the newer line of the page at the start of raw, without an id if there is none.
+// decodePage returns the newer line of the page at the start of raw, without an id if there is none. A first line
+// without a number is of an earlier version, which leaves the second half as it is.
 func decodePage(raw []byte) (p progress) {
 	raw = raw[:min(len(raw), pageSize)]
 	for at := 0; at < len(raw); at += halfPage {
-		if line := decodeProgress(raw[at:]); line.ID != "" && (p.ID == "" || line.Write > p.Write) {
+		line := decodeProgress(raw[at:])
+		if line.ID != "" && (p.ID == "" || line.Write > p.Write) {
 			p = line
+		}
+		if line.ID != "" && line.Write == 0 {
+			break
 		}
 	}
 	return p

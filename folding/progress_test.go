@@ -121,3 +121,41 @@ func TestProgressOfAKilledProcess(t *testing.T) {
 		}
 	}
 }
+
+// An earlier version writes lines without a number to the start of a page, and does not know the second half.
+func TestProgressOfAnEarlierVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "progress")
+	b := Branch{ID: "br_a", BudgetTotal: 1000}
+	pages, err := openProgress(path, []Branch{b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		b.BudgetUsed += 10
+		if err := pages.write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages.Close()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(raw, appendProgress(nil, progress{ID: b.ID, Used: 900}))
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, used := range []int{900, 910, 920, 930} {
+		if pages, err = openProgress(path, []Branch{b}); err != nil {
+			t.Fatal(err)
+		}
+		if err := pages.read(&b); err != nil || b.BudgetUsed != used {
+			t.Errorf("used %d, %v; want %d", b.BudgetUsed, err, used)
+		}
+		b.BudgetUsed += 10
+		if err := pages.write(b); err != nil {
+			t.Fatal(err)
+		}
+		pages.Close()
+	}
+}
