@@ -115,8 +115,8 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 		for n := int(m.first[w&code|w>>3&(code<<codeBits)|w>>6&(code<<(2*codeBits))]); n < len(m.entries); n++ {
 			x := &m.entries[n]
 			at := i - int(x.offset)
-			if uint(at-begin) < uint(end-begin) && (word(b, at)|x.fold)&x.mask == x.value &&
-				(x.size <= 8 || at+int(x.size) <= len(b) && equalFold(b[at+8:], m.texts[x.literal][8:])) {
+			if uint(at-begin) < uint(end-begin) && (word(b, at)|x.fold)&x.mask == x.value && at+int(x.size) <= len(b) &&
+				(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
 				found = appendInOrder(found, literalHit{x.literal, int32(at)})
 			}
 			if x.last {

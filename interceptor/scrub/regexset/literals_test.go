@@ -75,3 +75,13 @@ func TestLiteralsAtTheEndOfABlock(t *testing.T) {
 		}
 	}
 }
+
+// TestLiteralsWithZeros: the end of a text is no literal's byte 0.
+func TestLiteralsWithZeros(t *testing.T) {
+	m := NewLiterals([]string{"ab\x00", "c\x00"})
+	for text, want := range map[string]bool{"ab": false, "xxab": false, "c": false, "xc": false, "ab\x00": true, "xc\x00y": true} {
+		if got := m.Contains(text); got != want {
+			t.Errorf("%q contains one: %t", text, got)
+		}
+	}
+}
