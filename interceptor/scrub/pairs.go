@@ -141,7 +141,7 @@ func (x *examination) valueOf(r *rule, m regexset.Span) (span, error) {
 		_, size := utf8.DecodeLastRuneInString(text[:value.Start])
 		value.Start -= size
 	}
-	ends := "\"'`\\<>{}[],| \t\n\f\r"
+	ends := "\"'`\\<>{}[],| \t\n\f\r" // what the groups of these rules leave out, too
 	if r.Row {
 		ends += "()"
 	}

@@ -191,7 +191,7 @@ func TestRebuildIsExact(t *testing.T) {
 					"run: {allow: [\"fake__*\"]}\npolicy: {rules: [{name: no-touch, deny: [fake__touch]}]}\nbudgets:\n  limits:\n"+all+more)))
 			}
 			pending := 0
-			var arrived sync.Map // by the path that a pending call waits for: that it was answered
+			var answered sync.Map // the paths that pending calls waited for which were answered
 			for round := range rounds {
 				var wg sync.WaitGroup
 				var kill []func()
@@ -225,7 +225,7 @@ func TestRebuildIsExact(t *testing.T) {
 							go func() { // it is under way when the gateway is killed, or a spent limit has refused it
 								_, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{"result":{},"wait":%q,"text":%q}}`, wait, strings.Repeat("lion ", u.rand.IntN(900))))
 								if err == nil {
-									arrived.Store(wait, true)
+									answered.Store(wait, true)
 								}
 							}()
 						})
@@ -237,7 +237,7 @@ func TestRebuildIsExact(t *testing.T) {
 					calls := strings.Join(recordedMethod(t, record, "tools/call"), "\n")
 					for n := range pending {
 						wait := fmt.Sprintf("%s.wait%d.", record, n)
-						if _, answered := arrived.Load(wait); !answered && !strings.Contains(calls, wait) {
+						if _, ok := answered.Load(wait); !ok && !strings.Contains(calls, wait) {
 							return false
 						}
 					}
