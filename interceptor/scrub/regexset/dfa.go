@@ -10,8 +10,13 @@ import (
 const (
 	// maxTable bounds the transitions of a DFA. When they are more, it starts anew.
 	maxTable = 1 << 16
-	// stride is the number of bytes between the notes of a run.
-	stride = 64
+	// stride is the least distance between two notes of a run, in bytes. An expression that counts bytes is in
+	// different states when it comes to one place from different starts, so no run finds the note of another.
+	// After maxMisses searches in vain the distance doubles, up to maxEvery strides. A note that is found sets it
+	// back to one stride.
+	stride    = 64
+	maxMisses = 256
+	maxEvery  = 16
 	// patience is the number of strides between checks of the time.
 	patience = 16
 )
@@ -24,8 +29,8 @@ const (
 // matches before that class, which cuts the threads after it. So a dfa has the program and the
 // priorities of package regexp, and the same results.
 //
-// A state at a position determines the rest of a run. Each run leaves a note of its result every
-// stride bytes, and a later run that reaches the same state at the same place takes that result.
+// A state at a position determines the rest of a run. Each run leaves notes of its result, see
+// stride, and a later run that reaches the same state at the same place takes that result.
 // So runs from many starts that end nowhere cost the time of few. Notes hold for one text.
 type dfa struct {
 	p *program
@@ -44,6 +49,8 @@ type dfa struct {
 	notes   map[place]int32 // end of the match from there, or -1
 	passed  []place         // by this run
 	far     bool            // a run in the text went far enough to leave a note
+	every   int             // strides between notes
+	misses  int             // searches for a note in vain since every changed
 	strides int
 
 	seen  []uint32 // sparse set of instructions, by generation
@@ -95,18 +102,22 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 				return -1, err
 			}
 		}
-		if !notes {
+		if !notes || stop/stride%d.every != 0 {
 			continue
 		}
 		d.far = true
 		here := place(i)<<32 | place(state)
 		if known, ok := d.notes[here]; ok {
+			d.every, d.misses = 1, 0
 			if known >= 0 {
 				end = int(known)
 			}
 			break
 		}
 		d.passed = append(d.passed, here)
+		if d.misses++; d.misses == maxMisses && d.every < maxEvery {
+			d.every, d.misses = 2*d.every, 0
+		}
 	}
 	for _, p := range d.passed {
 		if end >= int(p>>32) {
@@ -312,7 +323,7 @@ func (d *dfa) forget() {
 	if len(d.notes) > 0 {
 		clear(d.notes)
 	}
-	d.passed, d.far = d.passed[:0], false
+	d.passed, d.far, d.every, d.misses = d.passed[:0], false, 1, 0
 }
 
 func (d *dfa) state(list []uint32, kind uint8) int32 {
