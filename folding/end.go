@@ -258,7 +258,7 @@ func (m *Manager) expire(now time.Time) {
 // checkBudget ends b if its budget is used up and no lease may still refund some of it. It warns
 // once if the budget is nearly used up. m.mu is held, b is live.
 func (m *Manager) checkBudget(b *branch, now time.Time) {
-	m.warn(b, now)
+	m.warn(b)
 	if b.holders == 0 && b.ledger.Balance().Exhausted() {
 		m.exhaust(b, now)
 	}
@@ -266,7 +266,7 @@ func (m *Manager) checkBudget(b *branch, now time.Time) {
 
 // warn announces once that most of the budget is used. It waits for leases that may still refund.
 // m.mu is held.
-func (m *Manager) warn(b *branch, now time.Time) {
+func (m *Manager) warn(b *branch) {
 	if b.holders == 0 && b.ledger.Warn() {
 		m.emit(Event{Kind: EventWarned, Branch: b.snapshot()})
 	}

@@ -3,7 +3,6 @@ package folding
 import (
 	"context"
 	"slices"
-	"time"
 )
 
 // Lease is one running call's use of a branch. Tokens are charged through it, and the end of the
@@ -84,7 +83,7 @@ func (l *Lease) Charge(n int) error {
 		return hiding(err, ErrBudgetExhausted, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
 			n, b.ID, left.Remaining(), left.Total)
 	}
-	return l.store(n, now)
+	return l.store(n)
 }
 
 // ChargeUpTo charges n tokens or what is left, and returns how many. So many may be delivered,
@@ -104,9 +103,9 @@ func (l *Lease) Deliver(n int, o CallOutcome) (granted int, err error) {
 // chargeUpTo is ChargeUpTo, or Deliver with an outcome.
 func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 	m, b := l.m, l.b
-	m.mu.Lock()
-	now := m.now()
 	for {
+		m.mu.Lock()
+		m.now()
 		if err := l.usable(n); err != nil {
 			m.unlock()
 			return 0, err
@@ -121,8 +120,6 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 		case <-l.ctx.Done():
 			return 0, context.Cause(l.ctx)
 		}
-		m.mu.Lock()
-		now = m.now()
 	}
 	granted = b.ledger.Take(n)
 	if 0 < granted && granted < n && !l.holding {
@@ -132,7 +129,7 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 	if o != nil && granted == n && !b.ledger.Balance().Exhausted() {
 		l.finish(*o)
 	}
-	if err := l.store(granted, now); err != nil {
+	if err := l.store(granted); err != nil {
 		l.undelivered(err)
 		return 0, err
 	}
@@ -166,11 +163,11 @@ func (l *Lease) usable(n int) error {
 }
 
 // store makes a charge of the ledger durable, or refunds it. It releases m.mu.
-func (l *Lease) store(n int, now time.Time) error {
+func (l *Lease) store(n int) error {
 	m, b := l.m, l.b
 	l.charged += n
 	b.changes++
-	m.warn(b, now)
+	m.warn(b)
 	m.unlock()
 	if err := m.save(b); err != nil {
 		l.refund(n, true)
@@ -187,7 +184,7 @@ func (l *Lease) Refund(n int) { l.refund(n, false) }
 func (l *Lease) refund(n int, released bool) {
 	m, b := l.m, l.b
 	m.mu.Lock()
-	now := m.now()
+	m.now()
 	n = min(n, l.charged)
 	if n < 0 || b.Status.Terminal() || l.released && !released {
 		m.unlock()
@@ -197,7 +194,7 @@ func (l *Lease) refund(n int, released bool) {
 	b.ledger.Refund(n)
 	b.changes++
 	l.letGo()
-	m.warn(b, now)
+	m.warn(b)
 	m.unlock()
 	_ = m.save(b) // which logs the error; then the tokens stay used if the process dies
 }
