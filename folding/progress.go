@@ -66,8 +66,10 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 	}
 	f.memory = mapped.Open(f.file, inMemory*pageSize)
 	found := map[string]*page{}
+	var ids []string // by page
 	for ; f.used*pageSize < int64(len(raw)); f.used++ {
 		p := decodePage(raw[f.used*pageSize:])
+		ids = append(ids, p.ID)
 		found[p.ID] = &page{number: f.used, writes: p.Write}
 	}
 	for _, b := range active {
@@ -75,10 +77,9 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 			f.pages[b.ID] = at
 		}
 	}
-	for number := range f.used {
-		p := decodePage(raw[number*pageSize:])
-		if at, ok := f.pages[p.ID]; !ok || at.number != number {
-			f.free = append(f.free, number)
+	for number, id := range ids {
+		if at, ok := f.pages[id]; !ok || at.number != int64(number) {
+			f.free = append(f.free, int64(number))
 		}
 	}
 	for _, b := range active {
