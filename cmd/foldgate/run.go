@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/internal/pollable"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -98,6 +99,9 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	if cfg.Listen == "" {
 		if isTerminal(in) {
 			fmt.Fprintln(errOut, "foldgate waits for a host on standard input. Hosts start it themselves: see docs/hosts.md. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
+		}
+		if f, ok := in.(*os.File); ok {
+			in = pollable.File(f)
 		}
 		return g.RunStdio(ctx, in, out)
 	}

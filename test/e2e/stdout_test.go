@@ -4,8 +4,13 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
@@ -36,6 +41,32 @@ func TestStdoutPurity(t *testing.T) {
 			text(t, c, ctx, "fake__stderr", `{"text":"a word on stderr"}`)
 			until(t, "the child's stderr is in the log", func() bool { return strings.Contains(g.log.String(), "a word on stderr") })
 		})
+	}
+}
+
+// A gateway that waits for its host has no thread in a read of standard input: see package pollable.
+func TestInputIsPolled(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	cmd := g.command("run")
+	in, out := startPiped(t, cmd)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
+	until(t, "no thread reads standard input", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", cmd.Process.Pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatal("the threads of the gateway are not to be seen", err)
+		}
+		return !slices.ContainsFunc(threads, func(name string) bool {
+			call, _ := os.ReadFile(name)
+			return bytes.HasPrefix(call, fmt.Appendf(nil, "%d 0x0 ", syscall.SYS_READ))
+		})
+	})
+	_ = in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

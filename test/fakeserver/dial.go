@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"os"
+
+	"github.com/foldgate/foldgate/internal/pollable"
 )
 
 // dial makes this process a wire: it copies standard input to the test that listens at addr, and
@@ -15,7 +17,7 @@ func dial(addr string) error {
 		return err
 	}
 	ends := make(chan error, 2)
-	go func() { _, err := io.Copy(conn, os.Stdin); ends <- err }()
+	go func() { _, err := io.Copy(conn, pollable.File(os.Stdin)); ends <- err }()
 	go func() { _, err := io.Copy(os.Stdout, conn); ends <- err }()
 	return <-ends
 }

@@ -22,6 +22,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/foldgate/foldgate/internal/pollable"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -59,7 +60,7 @@ func main() {
 	if *addr != "" {
 		err = s.serveHTTP(*addr)
 	} else {
-		err = s.serveStdio(os.Stdin, os.Stdout)
+		err = s.serveStdio(pollable.File(os.Stdin), os.Stdout)
 	}
 	if err != nil {
 		log.Fatal(err)

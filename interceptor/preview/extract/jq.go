@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/itchyny/gojq"
+
+	"github.com/foldgate/foldgate/internal/pollable"
 )
 
 // Limits of a jq program. One step can take any time and memory, and nothing can interrupt it. So
@@ -186,7 +188,7 @@ func Child() {
 	if len(os.Args) != 1 || os.Args[0] != childName {
 		return
 	}
-	if err := serveChild(os.Stdin, os.Stdout); err != nil {
+	if err := serveChild(pollable.File(os.Stdin), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
