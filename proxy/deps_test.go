@@ -23,6 +23,7 @@ var arrows = map[string][]string{
 	"internal/globs":              {},
 	"internal/publicip":           {},
 	"internal/mapped":             {},
+	"internal/pollable":           {},
 	"internal/rawjson":            {},
 	"internal/version":            {},
 	"internal/arguments":          {"internal/rawjson"},
@@ -46,7 +47,7 @@ var arrows = map[string][]string{
 	"interceptor/trace/render":    {"folding/contextpath", "interceptor/trace", "interceptor/trace/query", "internal/rawjson"},
 	"interceptor/injection":       {"interceptor/scrub/regexset"},
 	"interceptor/preview":         {"internal/rawjson"},
-	"interceptor/preview/extract": {},
+	"interceptor/preview/extract": {"internal/pollable"},
 	"interceptor/workflow":        {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/injection", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
 	"proxy/policy":                {"interceptor", "internal/globs"},
@@ -71,7 +72,7 @@ var arrows = map[string][]string{
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "proxy/catalog", "proxy/config", "proxy/tools", "proxy/wire"},
 	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/redisdb", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/replicas", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/runner/llm", "proxy/tools", "proxy/upstream", "proxy/wire", "internal/globs"},
-	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/publicip", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/pins", "proxy/upstream/auth"},
+	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/pollable", "internal/publicip", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/pins", "proxy/upstream/auth"},
 }
 
 // only says which packages alone may import something foreign.
