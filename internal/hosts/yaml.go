@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,11 +18,7 @@ import (
 type yamlSyntax struct{}
 
 func (yamlSyntax) decode(data []byte) (m map[string]any, err error) {
-	defer func() { // the library panics on some malformed files
-		if p := recover(); p != nil {
-			err = fmt.Errorf("malformed YAML: %v", p)
-		}
-	}()
+	defer malformed(&err)
 	m = map[string]any{}
 	if err := yaml.Unmarshal(unixLines(data), &m); err != nil {
 		return nil, yamlError(err)
@@ -30,6 +27,13 @@ func (yamlSyntax) decode(data []byte) (m map[string]any, err error) {
 		m = map[string]any{}
 	}
 	return m, nil
+}
+
+// malformed is deferred: the library panics on some malformed files.
+func malformed(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("malformed YAML: %v", p)
+	}
 }
 
 // unixLines returns data without carriage returns and byte order mark. The library counts a line that ends
@@ -59,11 +63,7 @@ type outline struct {
 
 // read finds the mapping at path, and its entries.
 func (yamlSyntax) read(data []byte, path []string) (o outline, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("malformed YAML: %v", p)
-		}
-	}()
+	defer malformed(&err)
 	o.unit = "  "
 	file, err := parser.ParseBytes(unixLines(data), 0)
 	if err != nil {
@@ -85,9 +85,9 @@ func (yamlSyntax) read(data []byte, path []string) (o outline, err error) {
 	}
 	lines := lineOffsets(data)
 	for i, entry := range top.Values {
-		inner, block := entry.Value.(*ast.MappingNode)
-		block = block && !inner.IsFlowStyle
-		if block && len(inner.Values) > 0 && o.unit == "  " {
+		inner, nested := entry.Value.(*ast.MappingNode)
+		nested = nested && !inner.IsFlowStyle
+		if nested && len(inner.Values) > 0 && o.unit == "  " {
 			o.unit = strings.Repeat(" ", max(inner.Values[0].Key.GetToken().Position.Column-1, 1))
 		}
 		if keyText(entry.Key) != path[0] {
@@ -98,18 +98,18 @@ func (yamlSyntax) read(data []byte, path []string) (o outline, err error) {
 		if i+1 < len(top.Values) {
 			o.end = lines[top.Values[i+1].Key.GetToken().Position.Line-1]
 		}
-		if !block {
+		if !nested {
 			o.inline = entry.Value
 			continue
 		}
 		o.indent = strings.Repeat(" ", inner.Values[0].Key.GetToken().Position.Column-1)
 		for k, e := range inner.Values {
-			b := struct{ start, end int }{lines[e.Key.GetToken().Position.Line-1], o.end}
+			b := block{[]string{keyText(e.Key)}, lines[e.Key.GetToken().Position.Line-1], o.end}
 			if k+1 < len(inner.Values) {
 				b.end = lines[inner.Values[k+1].Key.GetToken().Position.Line-1]
 			}
 			b.end = b.start + len(o.contents(data[b.start:b.end]))
-			o.entries = append(o.entries, newBlock(keyText(e.Key), b.start, b.end))
+			o.entries = append(o.entries, b)
 		}
 		o.end = o.entries[len(o.entries)-1].end
 	}
@@ -131,8 +131,9 @@ func (o outline) contents(lines []byte) []byte {
 	return lines
 }
 
-func newBlock(key string, start, end int) block {
-	return block{key: []string{key}, start: start, end: end}
+// entry returns the number of the entry of that name, or -1.
+func (o outline) entry(name string) int {
+	return slices.IndexFunc(o.entries, func(b block) bool { return b.key[0] == name })
 }
 
 // keyText returns a key without its quotes.
@@ -167,21 +168,15 @@ func (y yamlSyntax) set(data []byte, path []string, name string, e object) ([]by
 	if err != nil {
 		return nil, err
 	}
-	indent := o.indent
-	if indent == "" {
-		indent = o.unit
-	}
-	return y.put(data, path, name, o, renderYAML(indent, o.unit, field{name, e}))
+	return y.put(data, path, name, o, renderYAML(cmp.Or(o.indent, o.unit), o.unit, field{name, e}))
 }
 
 // put adds the lines of an entry after the others, or in the place of the old ones.
 func (yamlSyntax) put(data []byte, path []string, name string, o outline, source string) ([]byte, error) {
 	nl := newline(data)
 	source = strings.ReplaceAll(source, "\n", nl)
-	for _, e := range o.entries {
-		if e.key[0] == name {
-			return replace(data, e.start, e.end, source), nil
-		}
+	if i := o.entry(name); i >= 0 {
+		return replace(data, o.entries[i].start, o.entries[i].end, source), nil
 	}
 	open := func(at int) string { // ends the line before
 		if at > 0 && data[at-1] != '\n' {
@@ -212,10 +207,8 @@ var inlineEmpty = regexp.MustCompile(`^[^#{]*:([ \t]*(?:\{[ \t]*\}|null|~))?[ \t
 
 func (y yamlSyntax) text(data []byte, path []string, name string) ([]byte, error) {
 	o, err := y.read(data, path)
-	for _, e := range o.entries {
-		if e.key[0] == name {
-			return data[e.start:e.end], nil
-		}
+	if i := o.entry(name); i >= 0 {
+		return data[o.entries[i].start:o.entries[i].end], nil
 	}
 	return nil, err
 }
@@ -234,28 +227,23 @@ func (y yamlSyntax) paste(data []byte, path []string, name string, source []byte
 
 func (y yamlSyntax) remove(data []byte, path []string, name string, empty bool) ([]byte, error) {
 	o, err := y.read(data, path)
-	if err != nil {
-		return nil, err
+	i := o.entry(name)
+	if err != nil || i < 0 {
+		return data, err
 	}
-	for _, e := range o.entries {
-		if e.key[0] != name {
-			continue
-		}
-		if len(o.entries) > 1 {
-			return replace(data, e.start, e.end, ""), nil
-		}
-		from := lineOffsets(data)[o.key-1]
-		if empty {
-			return replace(replace(data, e.start, e.end, ""), from, o.start, ""), nil
-		}
-		text := replace(data, e.start, e.end, "")
-		colon := bytes.LastIndexByte(data[:o.start], ':') + 1
-		if m := inlineEmpty.FindSubmatchIndex(data[from:o.start]); m != nil {
-			colon = from + bytes.IndexByte(data[from:o.start], ':') + 1
-		}
-		return replace(text, colon, colon, " {}"), nil
+	text := replace(data, o.entries[i].start, o.entries[i].end, "")
+	from := lineOffsets(data)[o.key-1]
+	switch {
+	case len(o.entries) > 1:
+		return text, nil
+	case empty:
+		return replace(text, from, o.start, ""), nil
 	}
-	return data, nil
+	colon := bytes.LastIndexByte(data[:o.start], ':') + 1
+	if m := inlineEmpty.FindSubmatchIndex(data[from:o.start]); m != nil {
+		colon = from + bytes.IndexByte(data[from:o.start], ':') + 1
+	}
+	return replace(text, colon, colon, " {}"), nil
 }
 
 // renderYAML returns the lines of a field. Texts are quoted as in JSON, which is YAML.
