@@ -195,17 +195,15 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		text, err = h.variables(text)
 		return text
 	}
-	each := func(m map[string]string) {
-		for k, v := range m {
-			m[k] = expand(v)
-		}
-	}
 	if sse, _ := fields["url"].(string); sse != "" && h.Name == "gemini" && kind == "" {
 		return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
 	}
 	s.url, s.cwd = expand(s.url), expand(s.cwd)
-	each(s.env)
-	each(s.headers)
+	for _, m := range []map[string]string{s.env, s.headers} {
+		for k, v := range m {
+			m[k] = expand(v)
+		}
+	}
 	for i := range s.command {
 		s.command[i] = expand(s.command[i])
 	}
@@ -216,13 +214,13 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		return "${" + name + "}"
 	}
 	if name, _ := fields["bearer_token_env_var"].(string); name != "" {
-		s.headers = with(s.headers, "Authorization", "Bearer "+named(name))
+		s.headers["Authorization"] = "Bearer " + named(name)
 	}
 	for header, name := range table(fields["env_http_headers"]) {
-		s.headers = with(s.headers, header, named(name))
+		s.headers[header] = named(name)
 	}
 	for _, name := range texts(fields["env_vars"]) {
-		s.env = with(s.env, name, named(name))
+		s.env[name] = named(name)
 	}
 	if err == nil && (len(s.command) == 0) == (s.url == "") {
 		err = fmt.Errorf("it has no command and no address, or both")
@@ -231,7 +229,8 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 }
 
 // spelled returns a server with its texts as the host has them.
-func spelled(fields map[string]any) (s server) {
+func spelled(fields map[string]any) server {
+	s := server{env: map[string]string{}, headers: map[string]string{}}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		v := fields[key]
 		text, _ := v.(string)
@@ -263,14 +262,6 @@ func spelled(fields map[string]any) (s server) {
 		}
 	}
 	return s
-}
-
-func with(m map[string]string, key, value string) map[string]string {
-	if m == nil {
-		m = map[string]string{}
-	}
-	m[key] = value
-	return m
 }
 
 // texts returns a list of texts, nil for anything else.
