@@ -80,7 +80,7 @@ func (h Host) Connect(file string, s Server, imported []Imported) (*Change, erro
 	if text, err = h.syntax.set(text, h.table(), Entry, e); err != nil {
 		return nil, c.fault(err)
 	}
-	if err := verify(h.syntax, c.backup, text, h.table(), append(slices.Clone(moved), h.own()), map[string]object{Entry: e}); err != nil {
+	if err := verify(h.syntax, c.backup, text, h.table(), append(slices.Clone(moved), h.own()), e); err != nil {
 		return nil, c.fault(err)
 	}
 	c.After = text
@@ -273,9 +273,6 @@ func diffOf(file string, before, after []byte, show func(text []byte) ([]byte, e
 	_, text, _ = bytes.Cut(text, []byte("\n")) // a headline that repeats the names
 	return string(text), nil
 }
-
-// Backup returns the path of the copy that Connect makes.
-func (c *Change) Backup() string { return c.state(".bak") }
 
 // state returns a path beside the other files about c.File, in the user's configuration directory.
 // They are not in the host's directory: a backup may hold secrets, and a project is shared.

@@ -215,7 +215,7 @@ func TestEdits(t *testing.T) {
 			before := []byte(text)
 			after, err := h.syntax.set(before, h.table(), Entry, e)
 			if err == nil {
-				err = verify(h.syntax, before, after, h.table(), []entry{h.own()}, map[string]object{Entry: e})
+				err = verify(h.syntax, before, after, h.table(), []entry{h.own()}, e)
 			}
 			if names, _ := h.syntax.names(after, h.table()); err != nil || !slices.Equal(names, append(servers, Entry)) {
 				t.Fatalf("%s, seed %d: %v, names %q of\n%s", h.Name, seed, err, names, after)
@@ -269,7 +269,7 @@ func FuzzConnect(f *testing.F) {
 			t.Fatal(err)
 		}
 		after, err := h.syntax.set([]byte(text), h.table(), Entry, e)
-		if err != nil || strings.Contains(text, "fold") || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, map[string]object{Entry: e}) != nil {
+		if err != nil || strings.Contains(text, "fold") || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, e) != nil {
 			return
 		}
 		r := redactor{secret: func(string) bool { return true }, host: true}

@@ -55,9 +55,9 @@ func lookup(m map[string]any, path []string) map[string]any {
 	return m
 }
 
-// verify checks an edit: after must be before, but for the entries that it touches. want is the new
-// value of an entry below path that must be there.
-func verify(s syntax, before, after []byte, path []string, touched []entry, want map[string]object) error {
+// verify checks an edit: after must be before, but for the entries that it touches. want is the value that
+// foldgate's entry below path must have; nil is any.
+func verify(s syntax, before, after []byte, path []string, touched []entry, want object) error {
 	unsafe := func(err error) error {
 		return fmt.Errorf("this file can't be changed safely (%w); add the entry by hand: --print shows it", err)
 	}
@@ -69,17 +69,17 @@ func verify(s syntax, before, after []byte, path []string, touched []entry, want
 	if err != nil {
 		return unsafe(err)
 	}
-	for name, e := range want {
-		got, err := json.Marshal(lookup(is, path)[name])
+	if want != nil {
+		got, err := json.Marshal(lookup(is, path)[Entry])
 		if err != nil {
 			return unsafe(err)
 		}
-		wanted, err := json.Marshal(e.plain())
+		wanted, err := json.Marshal(want.plain())
 		if err != nil {
 			return err
 		}
 		if !bytes.Equal(got, wanted) {
-			return unsafe(fmt.Errorf("%s would not be as it should", name))
+			return unsafe(fmt.Errorf("%s would not be as it should", Entry))
 		}
 	}
 	for _, t := range touched {
