@@ -356,11 +356,7 @@ func (h Host) entry(s Server) (object, error) {
 	case s.URL == "" && sh.list:
 		e = append(append(e, sh.local...), field{"command", s.Command})
 	case s.URL == "":
-		key := sh.command
-		if key == "" {
-			key = "command"
-		}
-		e = append(append(e, sh.local...), field{key, s.Command[0]}, field{"args", s.Command[1:]})
+		e = append(append(e, sh.local...), field{cmp.Or(sh.command, "command"), s.Command[0]}, field{"args", s.Command[1:]})
 	case sh.url == "":
 		return nil, fmt.Errorf("%s starts programs only; leave --url out", h.Title)
 	default:

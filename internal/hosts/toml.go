@@ -104,7 +104,7 @@ func (t tomlSyntax) set(data []byte, path []string, name string, e object) ([]by
 	if i := slices.IndexFunc(all, func(b block) bool { return under(b.key, at) }); i >= 0 && len(all[i].key) == len(at) {
 		// In the place of the old entry, if that is a table.
 		start := all[i].start
-		if data[start+len(indentLine(data[start:]))] == '[' {
+		if bytes.HasPrefix(bytes.TrimLeft(data[start:], " \t"), []byte("[")) {
 			text, err := t.cut(data, at, false)
 			return replace(text, start, start, source), err
 		}
@@ -115,9 +115,6 @@ func (t tomlSyntax) set(data []byte, path []string, name string, e object) ([]by
 	}
 	return t.append(text, source), nil
 }
-
-// indentLine returns the white space at the start of text.
-func indentLine(text []byte) []byte { return text[:len(text)-len(bytes.TrimLeft(text, " \t"))] }
 
 // append adds blocks at the end of a file, after an empty line.
 func (tomlSyntax) append(data []byte, source string) []byte {
