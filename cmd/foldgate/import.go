@@ -227,14 +227,14 @@ func (t *importTarget) write(text []byte, added []string, values map[string]stri
 		for _, name := range added {
 			env = append(env, config.FormatEnv(name, values[name])...)
 		}
-		if err := hosts.Replace(t.env, env, 0o600); err != nil {
+		if err := hosts.Replace(t.env, env); err != nil {
 			return err
 		}
 	}
 	if bytes.Equal(text, t.text) {
 		return nil
 	}
-	if err := hosts.Replace(t.file, text, 0o600); err != nil {
+	if err := hosts.Replace(t.file, text); err != nil {
 		return err
 	}
 	if _, err := config.Load(t.file); err != nil {
@@ -242,7 +242,7 @@ func (t *importTarget) write(text []byte, added []string, values map[string]stri
 		if t.text == nil {
 			back = os.Remove(t.file)
 		} else {
-			back = hosts.Replace(t.file, t.text, 0o600)
+			back = hosts.Replace(t.file, t.text)
 		}
 		return errors.Join(fmt.Errorf("the hosts were not changed, and the configuration is as before: with the servers it would have an error\n%w", err), back)
 	}

@@ -311,11 +311,11 @@ func (c *Change) Write() error {
 		return err
 	}
 	if c.record.Existed {
-		if err := Replace(c.state(".bak"), c.backup, 0o600); err != nil {
+		if err := Replace(c.state(".bak"), c.backup); err != nil {
 			return err
 		}
 	}
-	if err := Replace(c.state(".json"), append(text, '\n'), 0o600); err != nil {
+	if err := Replace(c.state(".json"), append(text, '\n')); err != nil {
 		return err
 	}
 	return c.put()
@@ -332,12 +332,13 @@ func (c *Change) put() error {
 	if err := os.MkdirAll(filepath.Dir(c.File), 0o755); err != nil {
 		return err
 	}
-	return Replace(c.File, c.After, 0o600)
+	return Replace(c.File, c.After)
 }
 
 // Replace writes a file at once or not at all. An existing file keeps its mode and its owner, a new
-// one gets mode.
-func Replace(file string, text []byte, mode fs.FileMode) error {
+// one is for its owner only.
+func Replace(file string, text []byte) error {
+	mode := fs.FileMode(0o600)
 	info, err := os.Stat(file)
 	if err == nil {
 		mode = info.Mode().Perm()

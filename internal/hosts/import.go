@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -354,10 +355,7 @@ var notInKey = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 // key returns a new upstream's key for a server's name. It is also the prefix of its tools.
 func (im *Importer) key(name string) string {
 	key := strings.Trim(notInKey.ReplaceAllString(name, "-"), "-_")
-	key = key[:min(len(key), 40)]
-	if key == "" {
-		key = "server"
-	}
+	key = cmp.Or(key[:min(len(key), 40)], "server")
 	base := key
 	for n := 2; slices.Contains(im.keys, key); n++ {
 		key = fmt.Sprintf("%s-%d", base, n)
