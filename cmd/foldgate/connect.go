@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -227,7 +226,7 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	}
 	few := cfg.Tools.Mode == config.ModeSearch && len(cfg.Tools.Always) == 0
 	if cfg.Listen != "" {
-		s := hosts.Server{URL: address(cfg), TokenVariable: f.token, Few: few}
+		s := hosts.Server{URL: origin(cfg.Secure(), cfg.Listen) + "/mcp", TokenVariable: f.token, Few: few}
 		if len(cfg.Principals) > 0 && s.TokenVariable == "" {
 			s.TokenVariable = "FOLDGATE_TOKEN"
 		}
@@ -245,19 +244,6 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 func starts(file string) (hosts.Server, error) {
 	program, err := self()
 	return hosts.Server{Command: []string{program, "run", "--config", file}}, err
-}
-
-// address returns the URL of a gateway's endpoint as clients of this machine call it.
-func address(cfg config.Config) string {
-	scheme := "http://"
-	if cfg.Secure() {
-		scheme = "https://"
-	}
-	name, port, err := net.SplitHostPort(cfg.Listen)
-	if ip := net.ParseIP(name); err == nil && (name == "" || ip.IsUnspecified()) {
-		return scheme + net.JoinHostPort("127.0.0.1", port) + "/mcp"
-	}
-	return scheme + cfg.Listen + "/mcp"
 }
 
 // configuration returns the absolute path of the configuration file.

@@ -99,14 +99,11 @@ whole of it. See docs/console.md.`,
 				return err
 			}
 			err = serveConsole(cmd.Context(), c, address, secure, log, func(addr net.Addr) {
-				scheme, path, once := "http://", c.Link(), "The link works once. "
-				if secure != nil {
-					scheme = "https://"
-				}
+				path, once := c.Link(), "The link works once. "
 				if own {
 					path, once = "/login", ""
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "foldgate console: open %s%s%s\n%sPress Ctrl-C to stop.\n", scheme, reachable(addr), path, once)
+				fmt.Fprintf(cmd.OutOrStdout(), "foldgate console: open %s%s\n%sPress Ctrl-C to stop.\n", origin(secure != nil, addr.String()), path, once)
 			})
 			return errors.Join(err, c.Close())
 		},

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -110,23 +109,23 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 			_, _ = g.Reload() // logs its error
 		}
 	}()
-	scheme := "http://"
-	if cfg.Secure() {
-		scheme = "https://"
-	}
 	return g.RunHTTP(ctx, func(addr net.Addr) {
-		at := scheme + reachable(addr)
+		at := origin(cfg.Secure(), addr.String())
 		greet(out, at+"/mcp", cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), at)+"/mcp", len(cfg.Principals) > 0)
 	})
 }
 
-// reachable returns an address under which hosts on this machine reach a server: a server on all
-// addresses has none of its own.
-func reachable(addr net.Addr) string {
-	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+// origin returns the URL under which clients on this machine reach a server that listens on an address: a
+// server on all addresses has none of its own.
+func origin(secure bool, listen string) string {
+	name, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(name); err == nil && (name == "" || ip.IsUnspecified()) {
+		listen = net.JoinHostPort("127.0.0.1", port)
 	}
-	return addr.String()
+	if secure {
+		return "https://" + listen
+	}
+	return "http://" + listen
 }
 
 // handleSignals keeps SIGHUP and SIGPIPE from killing the gateway. On stdio SIGHUP ends ctx, on HTTP

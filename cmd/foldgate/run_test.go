@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -47,14 +46,13 @@ func currentPace() uint64 {
 }
 
 // The address that the greeting names is one that a host can reach.
-func TestReachable(t *testing.T) {
-	for listen, want := range map[string]string{"0.0.0.0:80": "127.0.0.1:80", "[::]:80": "127.0.0.1:80", "127.0.0.1:80": "127.0.0.1:80", "[::1]:80": "[::1]:80", "10.1.2.3:80": "10.1.2.3:80"} {
-		addr, err := net.ResolveTCPAddr("tcp", listen)
-		if err != nil {
-			t.Fatal(err)
+func TestOrigin(t *testing.T) {
+	for listen, want := range map[string]string{":80": "127.0.0.1:80", "0.0.0.0:80": "127.0.0.1:80", "[::]:80": "127.0.0.1:80", "127.0.0.1:80": "127.0.0.1:80", "[::1]:80": "[::1]:80", "10.1.2.3:80": "10.1.2.3:80"} {
+		if got := origin(false, listen); got != "http://"+want {
+			t.Errorf("%s is named %s, want http://%s", listen, got, want)
 		}
-		if got := reachable(addr); got != want {
-			t.Errorf("%s is named %s, want %s", listen, got, want)
+		if got := origin(true, listen); got != "https://"+want {
+			t.Errorf("%s with TLS is named %s, want https://%s", listen, got, want)
 		}
 	}
 }
