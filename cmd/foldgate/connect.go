@@ -268,12 +268,8 @@ func self() (string, error) {
 	if strings.Contains(exe, string(filepath.Separator)+"go-build") && !strings.HasSuffix(exe, ".test") {
 		return "", usageError{errors.New("'go run' removes the program when it ends, and a host could not start it: build it first, with 'go install ./cmd/foldgate'")}
 	}
-	if found, err := exec.LookPath("foldgate"); err == nil {
-		a, errA := os.Stat(found)
-		b, errB := os.Stat(exe)
-		if errA == nil && errB == nil && os.SameFile(a, b) {
-			return filepath.Abs(found)
-		}
+	if found, err := exec.LookPath("foldgate"); err == nil && sameFile(found, exe) {
+		return filepath.Abs(found)
 	}
 	return exe, nil
 }
