@@ -284,45 +284,39 @@ type planned struct {
 
 // apply shows each change, asks, and writes it.
 func (f *hostFlags) apply(cmd *cobra.Command, plan []planned) error {
+	scrubber, secret, err := secrets(cmd.Context())
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
 	for _, p := range plan {
-		done, err := f.change(cmd, p.host, p.change, p.verb)
+		if p.change.Empty() {
+			fmt.Fprintf(out, "%s: nothing to change in %s\n", p.host.Title, p.change.File)
+			if err := p.change.Write(); err != nil { // the record may be new or obsolete
+				return err
+			}
+			continue
+		}
+		fmt.Fprintln(out, p.host.Title)
+		text, err := p.change.Diff(secret)
 		if err != nil {
 			return err
 		}
-		if done && p.note != "" {
-			fmt.Fprintln(cmd.OutOrStdout(), p.note)
+		if err := show(cmd, scrubber, text); err != nil {
+			return err
+		}
+		if err := f.ask(cmd); err != nil {
+			return err
+		}
+		if err := p.change.Write(); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s is %s: %s\n", p.host.Title, p.verb, p.change.File)
+		if p.note != "" {
+			fmt.Fprintln(out, p.note)
 		}
 	}
 	return nil
-}
-
-// change shows the change of a host's file, asks, and writes it.
-func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, verb string) (done bool, err error) {
-	out := cmd.OutOrStdout()
-	if c.Empty() {
-		fmt.Fprintf(out, "%s: nothing to change in %s\n", h.Title, c.File)
-		return false, c.Write() // the record may be new or obsolete
-	}
-	fmt.Fprintln(out, h.Title)
-	scrubber, secret, err := secrets(cmd.Context())
-	if err != nil {
-		return false, err
-	}
-	text, err := c.Diff(secret)
-	if err == nil {
-		err = show(cmd, scrubber, text)
-	}
-	if err != nil {
-		return false, err
-	}
-	if ok, err := f.ask(cmd); !ok {
-		return false, err
-	}
-	if err := c.Write(); err != nil {
-		return false, err
-	}
-	fmt.Fprintf(out, "%s is %s: %s\n", h.Title, verb, c.File)
-	return true, nil
 }
 
 // secrets returns a scrubber, and what it says of a text by itself. A failure counts as a secret.
@@ -343,18 +337,18 @@ func show(cmd *cobra.Command, s *scrub.Scrubber, text string) error {
 	return err
 }
 
-// ask reports whether the user wants the change.
-func (f *hostFlags) ask(cmd *cobra.Command) (bool, error) {
+// ask fails if the user does not want the change.
+func (f *hostFlags) ask(cmd *cobra.Command) error {
 	if f.yes {
-		return true, nil
+		return nil
 	}
 	if !isTerminal(cmd.InOrStdin()) {
-		return false, errors.New("nothing was changed: there is no terminal to ask on. To make this change, add --yes")
+		return errors.New("nothing was changed: there is no terminal to ask on. To make this change, add --yes")
 	}
 	fmt.Fprint(cmd.OutOrStdout(), "Make this change? [y/N] ")
 	line, _ := bufio.NewReader(interruptible{cmd.Context(), cmd.InOrStdin()}).ReadString('\n')
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
-		return true, nil
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was changed")
 	}
-	return false, errors.New("nothing was changed")
+	return nil
 }

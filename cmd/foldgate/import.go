@@ -112,7 +112,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	if len(added) > 0 {
 		fmt.Fprintf(out, "%s gets the values of %s.\n", target.env, strings.Join(added, ", "))
 	}
-	if ok, err := f.ask(cmd); !ok {
+	if err := f.ask(cmd); err != nil {
 		return err
 	}
 	if err := target.write(text, added, im.Values); err != nil {
