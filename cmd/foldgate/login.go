@@ -46,11 +46,7 @@ it is sent back: set redirect_port, and use ssh -L PORT:127.0.0.1:PORT.`,
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), wait, fmt.Errorf("nobody has logged in within %s (--wait)", wait))
 			defer cancel()
-			var more []string
-			for _, s := range scopes {
-				more = append(more, strings.Fields(s)...)
-			}
-			got, err := l.LogIn(ctx, more, func(at string) {
+			got, err := l.LogIn(ctx, strings.Fields(strings.Join(scopes, " ")), func(at string) {
 				render.Printf(cmd.OutOrStdout(), "Open this URL in a browser on this machine:\n\n%s\n\nWaiting for up to %s.\n", at, wait)
 			})
 			if err != nil {
@@ -107,12 +103,7 @@ func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, er
 	if err != nil {
 		return nil, err
 	}
-	var can []string
-	for _, key := range cfg.UpstreamKeys() {
-		if u := cfg.Upstreams[key]; u.Auth.ByPerson() {
-			can = append(can, key)
-		}
-	}
+	can := slices.DeleteFunc(cfg.UpstreamKeys(), func(key string) bool { return !cfg.Upstreams[key].Auth.ByPerson() })
 	if !slices.Contains(can, name) {
 		others := ""
 		if len(can) > 0 {
