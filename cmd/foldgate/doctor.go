@@ -619,7 +619,7 @@ const recently = 24 * time.Hour
 
 // recent sums up the errors in the trace, and returns the time of the newest record.
 func (d *doctor) recent(ctx context.Context) (newest time.Time) {
-	dirs, err := withJournal(instances(d.cfg.StatePath(), 0))
+	dirs, err := withJournal(instances(d.cfg.StatePath()))
 	if len(dirs) == 0 {
 		if _, there := os.Stat(d.cfg.StatePath()); there == nil {
 			d.add(levelOK, "errors", "", "%v", err)

@@ -198,21 +198,17 @@ that a trace no longer has are named: what they charged is not counted.`,
 			if err != nil {
 				return err
 			}
-			places := dirs
+			for _, dir := range dirs { // each must have one
+				if _, err := withJournal([]string{dir}); err != nil {
+					return err
+				}
+			}
 			if len(dirs) == 0 {
-				places = instances(cfg.StatePath(), 0)
+				if dirs, err = withJournal(instances(cfg.StatePath())); err != nil {
+					return err
+				}
 			}
-			found, err := withJournal(places)
-			if err == nil && len(dirs) > len(found) {
-				i := slices.IndexFunc(dirs, func(dir string) bool { return !slices.Contains(found, dir) })
-				_, err = withJournal(dirs[i : i+1])
-			}
-			if err != nil {
-				return err
-			}
-			dirs = found
 			done := a.working(cmd, cmd.CommandPath())
-			defer done()
 			rebuilt, err := proxy.RebuildLimits(cmd.Context(), cfg, dirs, slog.New(slog.DiscardHandler))
 			done()
 			for _, m := range rebuilt.Missing {

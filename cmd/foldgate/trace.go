@@ -617,9 +617,9 @@ func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
 			if number < 1 {
 				return nil, usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", number)}
 			}
-			return withJournal(instances(cfg.StatePath(), number))
+			return withJournal([]string{filepath.Join(config.InstanceDir(cfg.StatePath(), number), "trace")})
 		}
-		dirs, err = withJournal(instances(cfg.StatePath(), 0))
+		dirs, err = withJournal(instances(cfg.StatePath()))
 	} else {
 		dirs, err = t.expand()
 	}
@@ -651,7 +651,7 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 			}
 			if entries, _ := os.ReadDir(dir); !slices.ContainsFunc(entries, ofJournal) {
 				if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
-					places = append(places, instances(dir, 0)...)
+					places = append(places, instances(dir)...)
 					continue
 				}
 			}
@@ -687,11 +687,11 @@ func withJournal(places []string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// instances returns the trace directory of one instance on a state directory, or those of all for 0.
-func instances(stateDir string, only int) (dirs []string) {
-	for n := max(1, only); ; n++ {
+// instances returns the trace directories of all instances on a state directory.
+func instances(stateDir string) (dirs []string) {
+	for n := 1; ; n++ {
 		state := config.InstanceDir(stateDir, n)
-		if _, err := os.Stat(state); n > max(1, only) && (only > 0 || err != nil) {
+		if _, err := os.Stat(state); n > 1 && err != nil {
 			return dirs
 		}
 		dirs = append(dirs, filepath.Join(state, "trace"))
