@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,24 +22,20 @@ import (
 // onGateways returns what runs a command on the running gateways of the configuration.
 func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*control.Client) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		found, err := a.gateways(cmd.Context())
+		dir := a.stateDir
+		if dir == "" {
+			cfg, err := config.Find(a.config)
+			if err != nil { // such as the file that is to be mended
+				return fmt.Errorf("%w\nTo reach a gateway all the same, name its state directory with --state-dir", err)
+			}
+			dir = cfg.StatePath()
+		}
+		found, err := control.Find(cmd.Context(), dir)
 		if err != nil {
 			return err
 		}
 		return run(cmd, args, found)
 	}
-}
-
-// gateways returns the running gateways of the configuration.
-func (a *app) gateways(ctx context.Context) ([]*control.Client, error) {
-	if a.stateDir != "" {
-		return control.Find(ctx, a.stateDir)
-	}
-	cfg, err := config.Find(a.config)
-	if err != nil { // such as the file that is to be mended
-		return nil, fmt.Errorf("%w\nTo reach a gateway all the same, name its state directory with --state-dir", err)
-	}
-	return control.Find(ctx, cfg.StatePath())
 }
 
 // operating returns a command on running gateways.
