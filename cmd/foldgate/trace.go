@@ -232,9 +232,13 @@ standard input.`,
 		Example: "  foldgate trace verify\n  foldgate trace verify --secrets --json\n  foldgate trace verify --export logs.jsonl --anchor 29:sha256:97c6...",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			held, err := parseAnchors(anchors)
-			if err != nil {
-				return usageError{err}
+			var held []trace.Anchor
+			for _, text := range anchors {
+				a, err := trace.ParseAnchor(text)
+				if err != nil {
+					return usageError{fmt.Errorf("--anchor: %w", err)}
+				}
+				held = append(held, a)
 			}
 			if len(exports) > 0 {
 				return t.verifyExport(cmd, exports, held, selection)
@@ -402,20 +406,18 @@ func (e *erasure) run(ctx context.Context, due bool) (err error) {
 	if due && (e.gateway != nil || e.journal != nil) {
 		// The index has the places of the lines as they were. A query may make one meanwhile.
 		if err = query.RemoveIndex(e.dir); err == nil {
-			err = cmp.Or(e.erase(ctx), query.RemoveIndex(e.dir))
+			if e.gateway != nil {
+				err = e.gateway.Erase(ctx, e.seqs)
+			} else {
+				err = e.journal.Erase(e.seqs, userName())
+			}
+			err = cmp.Or(err, query.RemoveIndex(e.dir))
 		}
 	}
 	if e.journal != nil {
 		err = cmp.Or(err, e.journal.Close())
 	}
 	return err
-}
-
-func (e *erasure) erase(ctx context.Context) error {
-	if e.gateway != nil {
-		return e.gateway.Erase(ctx, e.seqs)
-	}
-	return e.journal.Erase(e.seqs, userName())
 }
 
 func (e *erasure) report(w io.Writer, done bool) {
@@ -433,17 +435,6 @@ func (e *erasure) report(w io.Writer, done bool) {
 	if !done && len(e.seqs) > 0 {
 		fmt.Fprintln(w, "nothing is erased yet; add --yes to erase for good")
 	}
-}
-
-func parseAnchors(texts []string) (anchors []trace.Anchor, err error) {
-	for _, s := range texts {
-		a, err := trace.ParseAnchor(s)
-		if err != nil {
-			return nil, fmt.Errorf("--anchor: %w", err)
-		}
-		anchors = append(anchors, a)
-	}
-	return anchors, nil
 }
 
 // assign gives each anchor to the journal that has it: a hash is in one only. missing are in none. A
