@@ -140,52 +140,31 @@ func Check(all []Limit) error {
 	}
 	seen := map[string]bool{}
 	for i, l := range all {
-		fault := func(key, format string, args ...any) {
-			errs = append(errs, fmt.Errorf("limits[%d].%s: %s", i, key, fmt.Sprintf(format, args...)))
-		}
-		switch {
-		case !limitName.MatchString(l.Name):
-			fault("name", "%q is not a name: use 1 to 64 of a-z, 0-9, - and _", l.Name)
-		case seen[l.Name]:
-			fault("name", "%q is the name of another limit", l.Name)
-		}
-		seen[l.Name] = true
-		switch l.Per {
-		case PerSession, PerPrincipal, PerTeam, PerTool, PerServer, PerAll:
-		default:
-			fault("per", "%q is unknown: use session, principal, team, tool, server or all", l.Per)
-		}
-		switch l.Match.Context {
-		case "", Main, Branch:
-		default:
-			fault("match.context", "%q is unknown: use main or branch", l.Match.Context)
-		}
-		switch l.Action {
-		case "", Refuse, Fold, Warn:
-		default:
-			fault("action", "%q is unknown: use refuse, fold or warn", l.Action)
-		}
-		if !globs.Valid(l.Match.Tool) {
-			fault("match.tool", "%q is not a valid glob", l.Match.Tool)
-		}
-		if l.ModelTokens != 0 {
-			if l.Tokens != 0 || l.Calls != 0 || l.Match.Server != "" || l.Match.Tool != "" || l.Per == PerTool || l.Per == PerServer || l.Action == Fold {
-				fault("model_tokens", "goes without tokens and calls, tools and servers, and the action fold: give these a limit of their own")
+		fault := func(bad bool, key, format string, args ...any) {
+			if bad {
+				errs = append(errs, fmt.Errorf("limits[%d].%s: %s", i, key, fmt.Sprintf(format, args...)))
 			}
+		}
+		named := limitName.MatchString(l.Name)
+		fault(!named, "name", "%q is not a name: use 1 to 64 of a-z, 0-9, - and _", l.Name)
+		fault(named && seen[l.Name], "name", "%q is the name of another limit", l.Name)
+		seen[l.Name] = true
+		fault(!slices.Contains([]string{PerSession, PerPrincipal, PerTeam, PerTool, PerServer, PerAll}, l.Per),
+			"per", "%q is unknown: use session, principal, team, tool, server or all", l.Per)
+		fault(!slices.Contains([]string{"", Main, Branch}, l.Match.Context), "match.context", "%q is unknown: use main or branch", l.Match.Context)
+		fault(!slices.Contains([]string{"", Refuse, Fold, Warn}, l.Action), "action", "%q is unknown: use refuse, fold or warn", l.Action)
+		fault(!globs.Valid(l.Match.Tool), "match.tool", "%q is not a valid glob", l.Match.Tool)
+		if l.ModelTokens != 0 {
+			fault(l.Tokens != 0 || l.Calls != 0 || l.Match.Server != "" || l.Match.Tool != "" || l.Per == PerTool || l.Per == PerServer || l.Action == Fold,
+				"model_tokens", "goes without tokens and calls, tools and servers, and the action fold: give these a limit of their own")
 			l.Tokens = l.ModelTokens
 		}
-		if l.Tokens < 0 || l.Calls < 0 || max(l.Tokens, l.Calls) > maxAmount || l.Tokens == 0 && l.Calls == 0 {
-			fault("tokens", "set tokens, calls or model_tokens to a number from 1 to 1000G")
-		}
-		if l.Window == (Window{}) && l.Per != PerSession {
-			fault("window", "is missing: use for example 1h, 1d, 1w, 1mo or rolling 24h")
-		}
-		if _, err := time.LoadLocation(l.TimeZone); err != nil {
-			fault("time_zone", "%q is not a time zone: use an IANA name such as Europe/Berlin", l.TimeZone)
-		}
-		if !(l.WarnAt >= 0 && l.WarnAt <= 1) {
-			fault("warn_at", "%v is not a share: use a number from 0 to 1", l.WarnAt)
-		}
+		fault(l.Tokens < 0 || l.Calls < 0 || max(l.Tokens, l.Calls) > maxAmount || l.Tokens == 0 && l.Calls == 0,
+			"tokens", "set tokens, calls or model_tokens to a number from 1 to 1000G")
+		fault(l.Window == (Window{}) && l.Per != PerSession, "window", "is missing: use for example 1h, 1d, 1w, 1mo or rolling 24h")
+		_, err := time.LoadLocation(l.TimeZone)
+		fault(err != nil, "time_zone", "%q is not a time zone: use an IANA name such as Europe/Berlin", l.TimeZone)
+		fault(!(l.WarnAt >= 0 && l.WarnAt <= 1), "warn_at", "%v is not a share: use a number from 0 to 1", l.WarnAt)
 	}
 	return errors.Join(errs...)
 }
@@ -216,8 +195,8 @@ func (l *limit) matches(u Use) bool {
 	return m.Tool == "" || u.Tool != "" && globs.Match(m.Tool, u.Tool)
 }
 
-// span returns the subject of a use and the window that counts for it at a time.
-func (l *limit) span(u Use, now time.Time) (subject string, w span) {
+// counter returns the counter of a use, its subject, and the window that counts for it at a time.
+func (l *limit) counter(u Use, now time.Time) (c Counter, subject string, w span) {
 	window := l.Window
 	switch l.Per {
 	case PerSession:
@@ -235,12 +214,7 @@ func (l *limit) span(u Use, now time.Time) (subject string, w span) {
 	case PerServer:
 		subject = u.Server
 	}
-	return subject, window.at(now, l.zone)
-}
-
-// counter returns the counter of a use at a time.
-func (l *limit) counter(u Use, now time.Time) (c Counter, subject string, w span) {
-	subject, w = l.span(u, now)
+	w = window.at(now, l.zone)
 	return Counter{
 		Key:  key(l.Name, w.key, subject),
 		From: w.from, Until: w.until, Bucket: w.bucket, Oldest: w.oldest, Expires: w.expires,
