@@ -123,7 +123,7 @@ func (l *Limits) reserve(a *account, op *Op) bool {
 	if a.slot == 0 {
 		return false
 	}
-	op.ID = l.lastingID("/" + strconv.Itoa(a.slot))
+	op.ID = l.nextID("/" + strconv.Itoa(a.slot) + ".")
 	a.taking = op.ID
 	return l.settle(a) && a.slot != 0
 }
@@ -190,12 +190,6 @@ func (l *Limits) settle(a *account) bool {
 		d.release(a)
 	}
 	return noted
-}
-
-// lastingID returns an id that the next process may ask for. l.mu is held.
-func (l *Limits) lastingID(place string) string {
-	l.ops++
-	return l.id + place + "." + strconv.FormatInt(l.ops, 36)
 }
 
 // send queues a change for the store. l.mu is held.
@@ -297,7 +291,7 @@ func (l *Limits) sent(p parcel) {
 
 // empty takes all reserves for a parcel. l.mu is held.
 func (l *Limits) empty() parcel {
-	p := parcel{id: l.lastingID(""), how: Add, since: l.o.Now().Round(0)} // the clock of a machine that sleeps stands still otherwise
+	p := parcel{id: l.nextID("."), how: Add, since: l.o.Now().Round(0)} // the clock of a machine that sleeps stands still otherwise
 	all := sums{}
 	for _, a := range l.holding {
 		tokens, calls := a.tokens, a.calls

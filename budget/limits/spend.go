@@ -154,7 +154,7 @@ func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Use
 		if until := c.refuses(of, wanted); until > longest {
 			longest = until
 			used := sum(of)
-			exceeded = a.exceededBy(i, used, left(c.Calls, used.Calls) < wanted.Calls)
+			exceeded = a.exceeded(i, used, left(c.Calls, used.Calls) < wanted.Calls)
 			exceeded.Reset = a.limits[i].time(until)
 		}
 	}
@@ -358,7 +358,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 		a := l.account(s.use)
 		s.charge(a)
 		op := Op{
-			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
+			ID: l.nextID(""), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
 			ExtraTokens: max(min(int64(l.o.MaxResult)<<a.grown, a.room.Tokens)-a.tokens, 0), ExtraCalls: max(min(maxExtraCalls<<a.grown, a.room.Calls)-a.calls, 0),
 		}
 		reserves := a.reserving == nil && l.reserve(a, &op)
@@ -401,7 +401,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			l.o.Notify(c)
 		}
 		if answer.Tightest >= 0 {
-			exceeded = a.exceeded(answer)
+			exceeded = a.exceeded(answer.Tightest, answer.Used[answer.Tightest], answer.Calls)
 		}
 		return answer.Tokens, exceeded, nil
 	}
@@ -495,12 +495,8 @@ func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) 
 	return crossings
 }
 
-// exceeded returns the limit that granted the least.
-func (a *account) exceeded(answer Answer) *ExceededError {
-	return a.exceededBy(answer.Tightest, answer.Used[answer.Tightest], answer.Calls)
-}
-
-func (a *account) exceededBy(i int, used Used, calls bool) *ExceededError {
+// exceeded returns the error of limit i, of which so much is used: of calls, or of tokens.
+func (a *account) exceeded(i int, used Used, calls bool) *ExceededError {
 	s := a.limits[i].state(a.subjects[i], a.spans[i], used)
 	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.limits[i].Match.Context == Main}
 	if a.limits[i].ModelTokens > 0 {
@@ -512,9 +508,11 @@ func (a *account) exceededBy(i int, used Used, calls bool) *ExceededError {
 	return e
 }
 
-func (l *Limits) nextID() string {
+// nextID returns the id of an operation. With a place that ends with a dot the next process may ask for it.
+// l.mu is held.
+func (l *Limits) nextID(place string) string {
 	l.ops++
-	return l.id + strconv.FormatInt(l.ops, 36)
+	return l.id + place + strconv.FormatInt(l.ops, 36)
 }
 
 // blame notes that the store does not answer. Calls don't wait for it until it has got the outbox, which
