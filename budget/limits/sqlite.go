@@ -58,7 +58,7 @@ type file struct {
 	queue   []*request
 	writing bool // the goroutine write runs
 	closed  bool
-	stopped sync.Cond // write has ended
+	running sync.WaitGroup // for write; begins with mu held
 
 	// Only write uses these.
 	opened  os.FileInfo
@@ -113,7 +113,6 @@ func OpenSQLite(path string) (Store, error) { return openSQLite(path, time.Now) 
 
 func openSQLite(path string, now func() time.Time) (Store, error) {
 	f := &file{path: path, now: now, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
-	f.stopped.L = &f.mu
 	if err := f.open(context.Background()); err != nil {
 		return nil, f.diagnose(err)
 	}
@@ -227,7 +226,7 @@ func (f *file) do(r *request) error {
 	f.queue = append(f.queue, r)
 	if !f.writing {
 		f.writing = true
-		go f.write()
+		f.running.Go(f.write)
 	}
 	f.mu.Unlock()
 	select {
@@ -245,7 +244,6 @@ func (f *file) write() {
 		batch := f.queue
 		if len(batch) == 0 {
 			f.writing = false
-			f.stopped.Broadcast()
 			f.mu.Unlock()
 			return
 		}
@@ -487,60 +485,48 @@ func (f *file) tidy(ctx context.Context) {
 }
 
 func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error) {
-	const query = "SELECT key, bucket, tokens, calls FROM counters"
-	read := func(query string, args ...any) {
-		var c Count
-		for e := range sqlitedb.Rows(ctx, f.database(), []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...) {
-			if err = e; err != nil {
-				return
-			}
-			all = append(all, c)
-		}
+	query, args := "SELECT key, bucket, tokens, calls FROM counters", make([]any, len(keys))
+	for i, key := range keys {
+		args[i] = key
 	}
-	if len(keys) == 0 {
-		read(query)
+	if len(keys) > 0 {
+		query += " WHERE key IN (?" + strings.Repeat(", ?", len(keys)-1) + ")"
 	}
-	for _, key := range keys {
-		read(query+" WHERE key = ?", key)
+	var c Count
+	for err := range sqlitedb.Rows(ctx, f.database(), []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...) {
 		if err != nil {
-			break
+			return nil, f.diagnose(err)
 		}
-	}
-	if err != nil {
-		return nil, f.diagnose(err)
+		all = append(all, c)
 	}
 	return all, nil
 }
 
 func (f *file) Delete(ctx context.Context, keys []string) error {
-	err := sqlitedb.Update(ctx, f.database(), func(tx *sql.Tx) error {
+	return f.diagnose(sqlitedb.Update(ctx, f.database(), func(tx *sql.Tx) error {
 		for _, key := range keys {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM counters WHERE key = ?", key); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		return f.diagnose(err)
-	}
-	return nil
+	}))
 }
 
 // Close ends the operations that wait.
 func (f *file) Close() error {
 	f.mu.Lock()
 	f.closed = true
-	for f.writing {
-		f.stopped.Wait()
-	}
 	f.mu.Unlock()
+	f.running.Wait()
 	return f.release()
 }
 
 // diagnose adds to an error what the user can do about it.
 func (f *file) diagnose(err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case sqlitedb.IsDamaged(err):
 		return fmt.Errorf("database of limits %s is damaged: restore it from a backup, or move it and its -wal file away and run \"foldgate budgets rebuild\": %w", f.path, err)
 	case sqlitedb.IsInUse(err):
