@@ -155,7 +155,7 @@ func Compile(c Config) (*Policy, []Fault) {
 		}{
 			{".allow", r.Allow}, {".deny", r.Deny}, {".prompts.allow", r.Prompts.Allow}, {".prompts.deny", r.Prompts.Deny},
 			{".resources.allow", r.Resources.Allow}, {".resources.deny", r.Resources.Deny},
-			{".who.principal", given(r.Who.Principal)}, {".who.team", given(r.Who.Team)}, {".who.role", given(r.Who.Role)}, {".who.scope", given(r.Who.Scope)},
+			{".who.principal", []string{r.Who.Principal}}, {".who.team", []string{r.Who.Team}}, {".who.role", []string{r.Who.Role}}, {".who.scope", []string{r.Who.Scope}},
 		} {
 			for _, glob := range l.globs {
 				fault(!globs.Valid(glob), at+l.key, "%q is not a valid glob", glob)
@@ -187,13 +187,6 @@ func Compile(c Config) (*Policy, []Fault) {
 	return p, nil
 }
 
-func given(glob string) []string {
-	if glob == "" {
-		return nil
-	}
-	return []string{glob}
-}
-
 // HidesUnlisted reports whether what a caller does not see is to be answered as if it did not exist.
 func (p *Policy) HidesUnlisted() bool { return p != nil && p.hidesUnlisted }
 
@@ -214,8 +207,12 @@ func (p *Policy) Decide(r Request) Decision {
 	in := &input{Request: &r}
 	for i := range p.rules {
 		one := &p.rules[i]
-		allow, deny := one.names(r.Kind, allowNames, denyNames)
-		if !allow && !deny && (err == nil || !one.namesAny(r.Kind)) || !one.Who.matches(r.Identity) {
+		g := one.globs(r.Kind)
+		if len(g.Allow)+len(g.Deny) == 0 || !one.Who.matches(r.Identity) {
+			continue
+		}
+		allow, deny := g.decide(r.Kind, allowNames, denyNames)
+		if !allow && !deny && err == nil {
 			continue
 		}
 		applies, why := yes, err
@@ -315,16 +312,10 @@ func (r *rule) globs(k Kind) Globs {
 	return Globs{}
 }
 
-func (r *rule) namesAny(k Kind) bool {
-	g := r.globs(k)
-	return len(g.Allow)+len(g.Deny) > 0
-}
-
-// names reports whether the rule allows and denies something: it is allowed by all names of the one
+// decide reports whether the globs allow and deny something: it is allowed by all names of the one
 // list, and denied by any of the other. The first name of a tool or prompt is the one that hosts see.
 // An entry that equals it allows, too: it can't be meant for another.
-func (r *rule) names(k Kind, toAllow, toDeny []string) (allow, deny bool) {
-	g := r.globs(k)
+func (g Globs) decide(k Kind, toAllow, toDeny []string) (allow, deny bool) {
 	allow = len(toAllow) > 0 && !slices.ContainsFunc(toAllow, func(name string) bool { return !globs.Any(g.Allow, name) })
 	if !allow && len(toAllow) > 0 && (k == Tool || k == Prompt) {
 		allow = slices.Contains(g.Allow, toAllow[0])
