@@ -148,15 +148,13 @@ func (p *pin) approved() bool {
 
 // state returns the state of one definition of p, which may be nil.
 func (p *pin) state(sum string) State {
-	switch v := (*variant)(nil); {
-	case p == nil, !p.approved():
+	if p == nil || !p.approved() {
 		return New
-	default:
-		if v = p.find(sum); v != nil && !v.Approved.IsZero() {
-			return Approved
-		}
-		return Changed
 	}
+	if v := p.find(sum); v != nil && !v.Approved.IsZero() {
+		return Approved
+	}
+	return Changed
 }
 
 // Look returns the names of definitions that are not approved, with their states. all are the definitions
