@@ -30,13 +30,9 @@ type limit struct {
 	control.Use
 	Server, Tool string // of a limit for a tool
 	Percent      int64
-	Calls        string // the address of its records
-	Trend        []bar  // by day
-	Table        int    // the number of the table of Trend
+	Trend        []bar // by day
+	Table        int   // the number of the table of Trend
 }
-
-// On returns the address of the records of a bar of the trend.
-func (l limit) On(since, until string) string { return l.subjectCalls("since", since, "until", until) }
 
 // maxTrends bounds the limits of which a page shows the trend.
 const maxTrends = 20
@@ -63,7 +59,6 @@ func (c *Console) budgets(r *request) error {
 			if t := tools[s.Subject]; s.Per == "tool" {
 				l.Server, l.Tool = t[0], cmp.Or(t[1], s.Subject)
 			}
-			l.Calls = l.subjectCalls()
 			all = append(all, l)
 		}
 	}
@@ -115,10 +110,8 @@ func (c *Console) limits(ctx context.Context) (all []control.Budget, where strin
 	return all, "store", err
 }
 
-// subjectCalls returns the address of the records of a limit's subject.
-func (l limit) subjectCalls(pairs ...string) string {
-	return to(append(pairs, l.Names()...)...)
-}
+// Records returns the address of the records of a limit's subject, with further filters.
+func (l limit) Records(pairs ...string) string { return to(append(pairs, l.Names()...)...) }
 
 // Names returns the filters for a limit's subject: pairs of a name and a value.
 func (l limit) Names() []string {
@@ -282,27 +275,20 @@ func pinLink(p pins.Pin) string {
 // findPin returns the definition that an address or a form names: of several that wait under one name the
 // one with the digest, or the oldest.
 func (c *Console) findPin(get func(string) string) (pins.Pin, error) {
+	var named []pins.Pin
 	if c.pins != nil {
 		all, err := c.pins.List()
 		if err != nil {
 			return pins.Pin{}, err
 		}
-		var first *pins.Pin
-		for _, p := range all {
-			if p.Server == get("server") && string(p.Kind) == get("kind") && p.Name == get("name") {
-				if p.SHA256 == get("sha256") {
-					return p, nil
-				}
-				if first == nil {
-					first = &p
-				}
-			}
-		}
-		if first != nil {
-			return *first, nil
-		}
+		named = slices.DeleteFunc(all, func(p pins.Pin) bool {
+			return p.Server != get("server") || string(p.Kind) != get("kind") || p.Name != get("name")
+		})
 	}
-	return pins.Pin{}, problemf(http.StatusNotFound, "no definition %.80q of %.80q is pinned", get("name"), get("server"))
+	if len(named) == 0 {
+		return pins.Pin{}, problemf(http.StatusNotFound, "no definition %.80q of %.80q is pinned", get("name"), get("server"))
+	}
+	return named[max(0, slices.IndexFunc(named, func(p pins.Pin) bool { return p.SHA256 == get("sha256") }))], nil
 }
 
 // definition is the page of one definition and how it differs from the approved one.
