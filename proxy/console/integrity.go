@@ -19,9 +19,9 @@ import (
 // verify is the verification that runs, or the last one.
 type verify struct {
 	mu      sync.Mutex
-	cancel  context.CancelFunc
-	done    chan struct{}
+	cancel  context.CancelFunc // nil if none runs
 	results []result
+	running sync.WaitGroup
 }
 
 // result is the verification of one journal.
@@ -37,12 +37,11 @@ type result struct {
 
 func (v *verify) stop() {
 	v.mu.Lock()
-	cancel, done := v.cancel, v.done
-	v.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-done
+	if v.cancel != nil {
+		v.cancel()
 	}
+	v.mu.Unlock()
+	v.running.Wait()
 }
 
 // state returns the results, and whether the verification still runs.
@@ -75,12 +74,11 @@ func (c *Console) startVerify(r *request) error {
 	defer c.verify.mu.Unlock()
 	if c.verify.cancel == nil {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-		c.verify.cancel, c.verify.done = cancel, make(chan struct{})
-		c.verify.results = nil
+		c.verify.cancel, c.verify.results = cancel, nil
 		for _, dir := range dirs {
 			c.verify.results = append(c.verify.results, result{Dir: dir, Begun: time.Now(), Anchored: len(o.Anchors) > 0})
 		}
-		go c.runVerify(ctx, dirs, o)
+		c.verify.running.Go(func() { c.runVerify(ctx, dirs, o) })
 	}
 	http.Redirect(r.w, r.Request, "/integrity", http.StatusSeeOther)
 	return nil
@@ -110,7 +108,6 @@ func (c *Console) runVerify(ctx context.Context, dirs []string, o trace.VerifyOp
 		v.mu.Unlock()
 	}
 	v.mu.Lock()
-	close(v.done)
 	v.cancel = nil
 	v.mu.Unlock()
 	c.change()
