@@ -92,16 +92,11 @@ func New(ctx context.Context, o Options) (*Console, error) {
 		return nil, err
 	}
 	c := &Console{o: o, trace: set, pages: map[string]*template.Template{}, link: rand.Text(), sessions: map[string]*session{}, costs: map[string]int{}, changed: make(chan struct{})}
-	names, err := fs.Glob(files, "templates/*.html")
+	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
+	names, _ := fs.Glob(files, "templates/*.html") // no malformed pattern
 	for _, name := range names {
-		base := strings.TrimSuffix(filepath.Base(name), ".html")
-		if base == "layout" || err != nil {
-			continue
-		}
-		c.pages[base], err = template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html", name)
-	}
-	if err != nil {
-		return nil, errors.Join(err, set.Close())
+		page := template.Must(layout.Clone()) // the templates are part of the program
+		c.pages[strings.TrimSuffix(filepath.Base(name), ".html")] = template.Must(page.ParseFS(files, name))
 	}
 	if o.State != "" {
 		c.pins = pins.Open(o.State, nil)

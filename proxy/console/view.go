@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"net/url"
 	"slices"
@@ -86,20 +87,11 @@ func nav(path string) []place {
 
 // number writes a whole number with narrow spaces between thousands.
 func number(n any) string {
-	var v int64
-	switch n := n.(type) {
-	case int:
-		v = int64(n)
-	case int64:
-		v = n
-	case uint64:
-		v = int64(n) // #nosec G115: counts
-	}
-	s := strconv.FormatInt(max(v, -v), 10)
+	s, negative := strings.CutPrefix(fmt.Sprint(n), "-")
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "\u202f" + s[i:]
 	}
-	if v < 0 {
+	if negative {
 		s = "−" + s
 	}
 	return s
