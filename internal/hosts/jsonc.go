@@ -120,27 +120,20 @@ func (j jsonc) put(data []byte, path []string, name string, render func(layout, 
 	if err != nil {
 		return nil, err
 	}
-	l := layoutOf(data, v)
 	if v.StartOffset < 0 {
-		data = []byte("{}" + l.newline)
+		data = []byte("{}" + newline(data))
 		if v, err = j.parse(data); err != nil {
 			return nil, err
 		}
 	}
+	l := layout{newline: newline(data), unit: "  ", colon: ": "}
+	l.follow(data, v)
 	v, missing, err := descend(data, v, path)
 	if err != nil {
 		return nil, err
 	}
+	l.follow(data, v)
 	o := v.Value.(*hujson.Object)
-	l.base = indentAt(data, v.StartOffset)
-	if len(o.Members) > 0 {
-		first := indentAt(data, o.Members[0].Name.StartOffset)
-		if !bytes.Contains(data[v.StartOffset:v.EndOffset], []byte("\n")) {
-			l.newline = ""
-		} else if unit, ok := strings.CutPrefix(first, l.base); ok && unit != "" {
-			l.unit = unit
-		}
-	}
 	at, err := find(data, o, name)
 	if err != nil {
 		return nil, err
@@ -249,11 +242,12 @@ type layout struct {
 	colon   string
 }
 
-func layoutOf(data []byte, v hujson.Value) layout {
-	l := layout{newline: newline(data), unit: "  ", colon: ": "}
+// follow takes over what the object v shows of it.
+func (l *layout) follow(data []byte, v hujson.Value) {
 	o := v.Value.(*hujson.Object)
+	l.base = indentAt(data, v.StartOffset)
 	if len(o.Members) == 0 {
-		return l
+		return
 	}
 	first := o.Members[0]
 	if !bytes.Contains(data[v.StartOffset:v.EndOffset], []byte("\n")) {
@@ -261,10 +255,9 @@ func layoutOf(data []byte, v hujson.Value) layout {
 		if len(first.Value.BeforeExtra) == 0 {
 			l.colon = ":"
 		}
-	} else if unit := strings.TrimPrefix(indentAt(data, first.Name.StartOffset), indentAt(data, v.StartOffset)); unit != "" {
+	} else if unit, ok := strings.CutPrefix(indentAt(data, first.Name.StartOffset), l.base); ok && unit != "" {
 		l.unit = unit
 	}
-	return l
 }
 
 // space returns the white space between two members on one line.
@@ -290,11 +283,10 @@ func (l layout) object(e object, depth int) string {
 			}
 		}
 		b.WriteString(l.line(depth+1) + quote(f.key) + l.colon)
-		switch v := f.value.(type) {
-		case object:
-			b.WriteString(l.object(v, depth+1))
-		default:
-			b.WriteString(quote(v))
+		if inner, ok := f.value.(object); ok {
+			b.WriteString(l.object(inner, depth+1))
+		} else {
+			b.WriteString(quote(f.value))
 		}
 	}
 	b.WriteString(l.line(depth) + "}")
