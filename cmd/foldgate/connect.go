@@ -25,8 +25,9 @@ type hostFlags struct {
 	app     *app
 	yes     bool
 	project bool
-	all     bool // projects
-	agent   bool // the subagent, too
+	dir     string // of the project, "" for the user; set by hosts
+	all     bool   // projects
+	agent   bool   // the subagent, too
 	print   bool
 	url     string
 	token   string
@@ -72,9 +73,9 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 			}
 			var plan []planned
 			for _, h := range all {
-				file, err := f.file(h)
+				file, err := h.File(f.dir)
 				if err != nil {
-					return err
+					return usageError{err}
 				}
 				c, err := h.Connect(file, s, nil)
 				if err != nil {
@@ -82,9 +83,9 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 				}
 				plan = append(plan, planned{h, c, "connected", h.Restart})
 				if f.agent {
-					agent, err := f.subagent(h, false)
+					agent, err := h.Subagent(f.dir, false)
 					if err != nil {
-						return err
+						return usageError{err}
 					}
 					plan = append(plan, planned{h, agent, "given the subagent", ""})
 				}
@@ -118,9 +119,9 @@ connect has installed is removed, unless its file has changed.`,
 			}
 			var plan []planned
 			for _, h := range all {
-				file, err := f.file(h)
+				file, err := h.File(f.dir)
 				if err != nil {
-					return err
+					return usageError{err}
 				}
 				c, err := h.Disconnect(file)
 				if err != nil {
@@ -131,7 +132,7 @@ connect has installed is removed, unless its file has changed.`,
 					note = file + " had changed since connect: only foldgate's entry was taken out."
 				}
 				plan = append(plan, planned{h, c, "disconnected", note})
-				if agent, err := f.subagent(h, true); err == nil && !agent.Empty() {
+				if agent, err := h.Subagent(f.dir, true); err == nil && !agent.Empty() {
 					plan = append(plan, planned{h, agent, "without the subagent", ""})
 				}
 			}
@@ -156,6 +157,11 @@ func hostNames() string {
 
 // hosts returns the hosts of these names, each once.
 func (f *hostFlags) hosts(names []string) (all []hosts.Host, err error) {
+	if f.project {
+		if f.dir, err = os.Getwd(); err != nil {
+			return nil, err
+		}
+	}
 	for i, name := range names {
 		h, err := hosts.Find(name)
 		if err != nil && !f.print {
@@ -169,40 +175,6 @@ func (f *hostFlags) hosts(names []string) (all []hosts.Host, err error) {
 		}
 	}
 	return all, nil
-}
-
-// dir returns the directory of the project, "" for the user.
-func (f *hostFlags) dir() (string, error) {
-	if !f.project {
-		return "", nil
-	}
-	return os.Getwd()
-}
-
-// file returns the path of the host's file.
-func (f *hostFlags) file(h hosts.Host) (string, error) {
-	dir, err := f.dir()
-	if err != nil {
-		return "", err
-	}
-	file, err := h.File(dir)
-	if err != nil {
-		return "", usageError{err}
-	}
-	return file, nil
-}
-
-// subagent returns the change that installs the host's subagent, or removes it.
-func (f *hostFlags) subagent(h hosts.Host, remove bool) (*hosts.Change, error) {
-	dir, err := f.dir()
-	if err != nil {
-		return nil, err
-	}
-	c, err := h.Subagent(dir, remove)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return c, nil
 }
 
 // server returns what a host is to start or to call.

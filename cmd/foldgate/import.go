@@ -64,16 +64,15 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	} else if err != nil {
 		return err
 	}
-	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret}
+	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret, Dir: f.dir}
 	out := cmd.OutOrStdout()
 	var changes []*hosts.Change
 	var restart []string
 	for _, h := range all {
-		file, err := f.file(h)
+		file, err := h.File(f.dir)
 		if err != nil {
-			return err
+			return usageError{err}
 		}
-		im.Dir, _ = f.dir() // f.file has asked for it
 		servers, err := im.Import(h, file)
 		if err != nil {
 			return err
