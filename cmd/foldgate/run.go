@@ -13,10 +13,12 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/sdk/resource"
 
 	"github.com/foldgate/foldgate/internal/pollable"
 	"github.com/foldgate/foldgate/proxy"
@@ -82,13 +84,14 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 		return err
 	}
 	defer done()
-	telemetry, flush := startTelemetry(ctx, errOut, log)
+	self := sync.OnceValue(func() *resource.Resource { return serviceResource(ctx, log) })
+	telemetry, flush := startTelemetry(ctx, self, errOut, log)
 	defer flush()
 	g, err := proxy.New(cfg, log, append(telemetry, proxy.WithSource(load))...)
 	if err != nil {
 		return err
 	}
-	endExport := exportRecords(ctx, g.Journal.Dir(), errOut, log)
+	endExport := exportRecords(ctx, self, g.Journal.Dir(), errOut, log)
 	defer func() {
 		stop, cancel := context.WithTimeout(context.Background(), closeWait)
 		defer cancel()

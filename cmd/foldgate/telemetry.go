@@ -34,11 +34,7 @@ const flushWait = 5 * time.Second
 // startTelemetry starts the exporters that the OTEL_* variables name. flush sends the remaining data
 // and ends them. Without such variables there are none. A host may pass on wrong variables, and they
 // must not keep the gateway from serving it: the fault is logged, and the signal is not exported.
-func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (options []proxy.Option, flush func()) {
-	if !signalWanted("TRACES") && !signalWanted("METRICS") {
-		return nil, func() {}
-	}
-	self := serviceResource(ctx, log)
+func startTelemetry(ctx context.Context, self func() *resource.Resource, console io.Writer, log *slog.Logger) (options []proxy.Option, flush func()) {
 	var ends []func(context.Context) error
 	var tracers oteltrace.TracerProvider
 	var meters metric.MeterProvider
@@ -46,7 +42,7 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 		if exporter, err := spanExporter(ctx, console); err != nil {
 			log.Error("no spans are exported: check the OTEL_* variables", "OTEL_TRACES_EXPORTER", os.Getenv("OTEL_TRACES_EXPORTER"), "err", err)
 		} else {
-			p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(proxy.SpanIDs()), sdktrace.WithResource(self))
+			p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(proxy.SpanIDs()), sdktrace.WithResource(self()))
 			tracers, ends = p, append(ends, p.Shutdown)
 		}
 	}
@@ -54,7 +50,7 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 		if reader, err := metricReader(ctx, console); err != nil {
 			log.Error("no metrics are exported: check the OTEL_* variables", "OTEL_METRICS_EXPORTER", os.Getenv("OTEL_METRICS_EXPORTER"), "err", err)
 		} else {
-			p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(self))
+			p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(self()))
 			meters, ends = p, append(ends, p.Shutdown)
 		}
 	}
@@ -78,7 +74,7 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 // exportRecords starts the export of a journal's records that the OTEL_* variables ask for. end sends
 // those that are left. Only the variables for logs ask for it, and not OTEL_EXPORTER_OTLP_ENDPOINT: who
 // has set that for spans and metrics has not agreed to send the names of principals and tools.
-func exportRecords(ctx context.Context, dir string, console io.Writer, log *slog.Logger) (end func()) {
+func exportRecords(ctx context.Context, self func() *resource.Resource, dir string, console io.Writer, log *slog.Logger) (end func()) {
 	if !signalWanted("LOGS") || os.Getenv("OTEL_LOGS_EXPORTER") == "" && os.Getenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") == "" {
 		return func() {}
 	}
@@ -87,7 +83,7 @@ func exportRecords(ctx context.Context, dir string, console io.Writer, log *slog
 		log.Error("no trace records are exported: check the OTEL_* variables", "OTEL_LOGS_EXPORTER", os.Getenv("OTEL_LOGS_EXPORTER"), "err", err)
 		return func() {}
 	}
-	finish := export.Start(dir, exporter, serviceResource(ctx, log), log)
+	finish := export.Start(dir, exporter, self(), log)
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), flushWait)
 		defer cancel()

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -57,7 +60,7 @@ func TestSignalWanted(t *testing.T) {
 func TestNoTelemetryNoGoroutine(t *testing.T) {
 	clearOTEL(t)
 	before := ownGoroutines(t)
-	options, flush := startTelemetry(t.Context(), io.Discard, slog.New(slog.DiscardHandler))
+	options, flush := startTelemetry(t.Context(), nil, io.Discard, slog.New(slog.DiscardHandler))
 	if after := ownGoroutines(t); len(options) != 0 || after != before {
 		t.Errorf("%d options and %d goroutines more, want none", len(options), after-before)
 	}
@@ -127,5 +130,36 @@ func TestExportOverGRPC(t *testing.T) {
 	// On a busy machine a layer may be slow enough for a span of its own.
 	if !slices.Contains(collector.names, "ping") || !strings.Contains(out.String(), `"result":{}`) {
 		t.Errorf("the collector got %v, the host %s; want the span of the ping and its answer", collector.names, out.String())
+	}
+}
+
+// Spans and records say that they come from the same process.
+func TestOneInstanceID(t *testing.T) {
+	clearOTEL(t)
+	t.Setenv("OTEL_TRACES_EXPORTER", "console")
+	t.Setenv("OTEL_LOGS_EXPORTER", "console")
+	file := filepath.Join(t.TempDir(), "errors")
+	errOut, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
+	in := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n")
+	if err := errors.Join(new(app).serve(t.Context(), cfg, nil, in, io.Discard, errOut), errOut.Close()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, m := range regexp.MustCompile(`"service.instance.id","Value":{"Type":"STRING","Value":"([^"]+)"`).FindAllSubmatch(text, -1) {
+		ids = append(ids, string(m[1]))
+	}
+	all := len(ids)
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); all < 2 || len(ids) != 1 {
+		t.Errorf("%d spans and records have the ids %q, want one:\n%.2000s", all, ids, text)
 	}
 }
