@@ -166,13 +166,11 @@ func (h Host) File(dir string) (string, error) {
 	if len(candidates) == 0 {
 		return "", fmt.Errorf("%s has no file of a project; leave --project out", h.Title)
 	}
-	file := candidates[0]
-	for _, c := range candidates {
-		if _, err := os.Stat(c); err == nil {
-			file = c
-			break
-		}
-	}
+	first := slices.IndexFunc(candidates, func(c string) bool {
+		_, err := os.Stat(c)
+		return err == nil
+	})
+	file := candidates[max(first, 0)]
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		return target, nil
 	}
