@@ -151,13 +151,8 @@ func (c *Console) branch(r *request) error {
 		return err
 	}
 	nodes, since, until := nodesOf(all, c.live(r))
-	var this *node
-	for i := range nodes {
-		if nodes[i].Context == path {
-			this = &nodes[i]
-		}
-	}
-	if this == nil {
+	i := slices.IndexFunc(nodes, func(n node) bool { return n.Context == path })
+	if i < 0 {
 		return problemf(http.StatusNotFound, "the trace has no branch %.200q", path)
 	}
 	f := query.Filter{Context: path, Tree: true}
@@ -166,11 +161,11 @@ func (c *Console) branch(r *request) error {
 		return err
 	}
 	d := map[string]any{
-		"N": this, "Nodes": nodes, "Path": path, "More": more, "Shown": number(len(nodes)), "Root": all[0].Context != root, "RootLink": branchLink(root), "TreeCalls": to("context", root, "tree", "true", "kind", trace.KindPush), "Since": since, "Until": until, "Page": p,
+		"N": nodes[i], "Nodes": nodes, "Path": path, "More": more, "Shown": number(len(nodes)), "Root": all[0].Context != root, "RootLink": branchLink(root), "TreeCalls": to("context", root, "tree", "true", "kind", trace.KindPush), "Since": since, "Until": until, "Page": p,
 		"Calls": to("context", path, "tree", "true"), "Height": 24 * len(nodes),
 	}
 	if p.Next != "" {
 		d["Next"] = address("/branch", r.query, "after", p.Next)
 	}
-	return c.show(r, http.StatusOK, "branch", "Branch "+short(this.ID), d)
+	return c.show(r, http.StatusOK, "branch", "Branch "+short(nodes[i].ID), d)
 }
