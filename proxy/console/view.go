@@ -41,12 +41,11 @@ var functions = template.FuncMap{
 	"rare": func(q url.Values) bool {
 		return slices.ContainsFunc(fields, func(f query.Field) bool { return !f.Often && q.Get(f.Name) != "" })
 	},
-	"date":     func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
-	"bary":     func(i int) int { return 24*i + 5 },
-	"texty":    func(i int) int { return 24*i + 16 },
-	"indent":   func(depth int) string { return strings.Repeat("\u2003", depth) },
-	"high":     func(total int64) int64 { return total * 8 / 10 },
-	"operates": func(s *session) bool { return s.Operator },
+	"date":   func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
+	"bary":   func(i int) int { return 24*i + 5 },
+	"texty":  func(i int) int { return 24*i + 16 },
+	"indent": func(depth int) string { return strings.Repeat("\u2003", depth) },
+	"high":   func(total int64) int64 { return total * 8 / 10 },
 	"who": func(by, name, span string) string {
 		return address("/people", nil, "by", map[string]string{"team": "team"}[by], by, name, "span", span)
 	},
