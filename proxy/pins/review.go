@@ -59,15 +59,12 @@ func (s *Store) List() (all []Pin, err error) {
 				shown.State, shown.Seen, shown.SHA256, shown.Is, shown.Warnings = state, v.Seen, v.SHA256, v.Text, Scan(v.Text, owner)
 				all = append(all, shown)
 			}
-			waiting := false
-			for _, v := range p.Variants {
-				if v.Approved.IsZero() && !p.Gone {
-					waiting = true
-					show(v, p.state(v.SHA256))
-				}
+			waiting := slices.DeleteFunc(slices.Clone(p.Variants), func(v *variant) bool { return p.Gone || !v.Approved.IsZero() })
+			for _, v := range waiting {
+				show(v, p.state(v.SHA256))
 			}
 			switch {
-			case waiting || last == nil:
+			case len(waiting) > 0 || last == nil:
 			case p.Gone:
 				show(last, Gone)
 			default:
