@@ -282,4 +282,11 @@ func TestConfigurationNames(t *testing.T) {
 			t.Errorf("%q with FOLDGATE_CONFIG: code %d, %s", args, code, errOut)
 		}
 	}
+	other := filepath.Join(t.TempDir(), "other.yaml")
+	if _, errOut, code := runs(t, "init", other); code != 0 {
+		t.Errorf("init FILE with FOLDGATE_CONFIG: code %d, %s", code, errOut)
+	}
+	if _, errOut, code := runs(t, "init", other, "--config", file); code != exitUsage || !strings.Contains(errOut, "named twice") {
+		t.Errorf("init FILE --config FILE: code %d, %s", code, errOut)
+	}
 }

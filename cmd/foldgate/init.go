@@ -30,13 +30,10 @@ import instead.`,
 		Example: "  foldgate init\n  foldgate init ~/.config/foldgate/foldgate.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file := cmp.Or(a.config, "foldgate.yaml")
-			if len(args) > 0 {
-				if a.config != "" {
-					return usageError{fmt.Errorf("the configuration is named twice: %s, and by --config; leave one out", args[0])}
-				}
-				file = args[0]
+			if err := a.named(cmd, args); err != nil {
+				return err
 			}
+			file := cmp.Or(a.config, "foldgate.yaml")
 			if user, err := config.UserFile(); err == nil && file == user {
 				_ = os.MkdirAll(filepath.Dir(user), 0o700) // else the next call fails
 			}

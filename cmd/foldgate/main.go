@@ -174,6 +174,18 @@ func didYouMean(word string, names []string, before string) string {
 	return ""
 }
 
+// named makes an argument of a command the configuration file, if there is one.
+func (a *app) named(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.Flags().Changed("config") {
+		return usageError{fmt.Errorf("the configuration is named twice: %s, and by --config; leave one out", args[0])}
+	}
+	a.config = args[0]
+	return nil
+}
+
 // logger returns the log and a function that closes it.
 func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 	level := slog.LevelInfo

@@ -47,11 +47,8 @@ changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
   claude mcp add foldgate -- foldgate run --config /path/to/foldgate.yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				if cmd.Flags().Changed("config") {
-					return usageError{fmt.Errorf("the configuration is named twice: %s, and by --config; leave one out", args[0])}
-				}
-				a.config = args[0] // some hosts take --config for their own
+			if err := a.named(cmd, args); err != nil { // some hosts take --config for their own
+				return err
 			}
 			load := func() (config.Config, error) {
 				cfg, err := config.Find(a.config)
