@@ -35,6 +35,13 @@ func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 // UnmatchedGlobs returns a fault for each glob on tool names that matches none. It may be meant for
 // tools to come, but a mistyped deny hides nothing.
 func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
+	check := func(key string, all, names []string, why string) {
+		for _, glob := range all {
+			if !slices.ContainsFunc(names, func(name string) bool { return globs.Match(glob, name) }) {
+				faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
+			}
+		}
+	}
 	complete, named := true, slices.Clone(tools.Order) // as rules match them: long names also whole
 	for i, key := range r.keys {
 		if tools.Lists[i] == nil {
@@ -49,27 +56,18 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 		}
 		at, filter := "upstreams."+key+".tools.", r.cfg.Upstreams[key].Tools
 		why := fmt.Sprintf("fits no tool of %s: write the server's own names, without the prefix", key)
-		faults = append(faults, unmatched(at+"allow", filter.Allow, own, why)...)
-		faults = append(faults, unmatched(at+"deny", filter.Deny, own, why)...)
+		check(at+"allow", filter.Allow, own, why)
+		check(at+"deny", filter.Deny, own, why)
 	}
 	if complete { // else it may match a tool of a server that is down
 		const why = "fits no tool: write the names that hosts see, as they are above"
-		faults = append(faults, unmatched("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)...)
-		faults = append(faults, unmatched("run.allow", r.cfg.Batch.Allow, tools.Order, why)...)
-		faults = append(faults, unmatched("tools.always", r.cfg.Tools.Always, tools.Order, why)...)
+		check("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)
+		check("run.allow", r.cfg.Batch.Allow, tools.Order, why)
+		check("tools.always", r.cfg.Tools.Always, tools.Order, why)
 		for i, rule := range r.cfg.Policy.Rules {
-			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, named, why)...)
-			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, named, why)...)
+			check(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, named, why)
+			check(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, named, why)
 		}
 	}
 	return r.cfg.Locate(faults)
-}
-
-func unmatched(key string, all, names []string, why string) (faults []config.Fault) {
-	for _, glob := range all {
-		if !slices.ContainsFunc(names, func(name string) bool { return globs.Match(glob, name) }) {
-			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
-		}
-	}
-	return faults
 }

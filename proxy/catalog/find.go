@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -66,16 +67,12 @@ func (c *Catalog) Listed(search bool) *Catalog {
 	if part := c.parts[key]; part != nil {
 		return part
 	}
-	part := &Catalog{Rules: c.Rules, Lists: c.Lists, kind: c.kind, entries: map[string]Entry{}}
+	part := c.part(func(shown string, e Entry) bool {
+		own, forSearch := e.Server == "", shown == config.FindTools || shown == config.CallTool
+		return search && (own || globs.Any(tools.Always, shown)) || !search && !(own && forSearch)
+	})
 	if search && len(tools.Always) == 0 {
 		part.Lists = nil
-	}
-	for _, shown := range c.Order {
-		e, forSearch := c.entries[shown], shown == config.FindTools || shown == config.CallTool
-		if own := e.Server == ""; search && (own || globs.Any(tools.Always, shown)) || !search && !(own && forSearch) {
-			part.entries[shown] = e
-			part.Order = append(part.Order, shown)
-		}
 	}
 	part.render(c.Rules.cfg.Authenticates())
 	c.keep(key, part)
@@ -180,10 +177,7 @@ func newIndex(c *Catalog) *index {
 			x.own = append(x.own, words(e.Name))
 		}
 	}
-	for word := range x.words {
-		x.sorted = append(x.sorted, word)
-	}
-	slices.Sort(x.sorted)
+	x.sorted = slices.Sorted(maps.Keys(x.words))
 	for _, n := range x.lengths {
 		x.meanSize += n / float64(len(x.lengths))
 	}

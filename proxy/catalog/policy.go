@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -23,18 +24,12 @@ func (c *Catalog) For(id interceptor.Identity) *Catalog {
 	if part := c.parts[caller]; part != nil {
 		return part
 	}
-	var seen []byte // a byte for each name: whether the caller sees it
-	part := &Catalog{Rules: c.Rules, Lists: c.Lists, kind: c.kind, entries: map[string]Entry{}}
-	for _, shown := range c.Order {
-		e := c.entries[shown]
-		if !c.Rules.Visible(c.kind, id, e).Allowed {
-			seen = append(seen, '0')
-			continue
-		}
-		seen = append(seen, '1')
-		part.entries[shown] = e
-		part.Order = append(part.Order, shown)
-	}
+	var seen []byte // for each name, whether the caller sees it
+	part := c.part(func(_ string, e Entry) bool {
+		visible := c.Rules.Visible(c.kind, id, e).Allowed
+		seen = strconv.AppendBool(seen, visible)
+		return visible
+	})
 	same := "same " + string(seen) // no caller: those begin with a bracket
 	switch known := c.parts[same]; {
 	case len(part.Order) == len(c.Order):
@@ -46,6 +41,18 @@ func (c *Catalog) For(id interceptor.Identity) *Catalog {
 	}
 	c.keep(caller, part)
 	c.keep(same, part)
+	return part
+}
+
+// part returns the part with the items that fit, which is not rendered yet.
+func (c *Catalog) part(fits func(shown string, e Entry) bool) *Catalog {
+	part := &Catalog{Rules: c.Rules, Lists: c.Lists, kind: c.kind, entries: map[string]Entry{}}
+	for _, shown := range c.Order {
+		if e := c.entries[shown]; fits(shown, e) {
+			part.entries[shown] = e
+			part.Order = append(part.Order, shown)
+		}
+	}
 	return part
 }
 
@@ -67,9 +74,6 @@ const (
 // reload may remove one between the look-up of a name and the call.
 var Removed = policy.Decision{Code: "removed"}
 
-// removed reports whether the configuration no longer has an upstream.
-func (r *Rules) removed(server string) bool { return r.cfg.Upstreams[server] == nil }
-
 // Govern reports whether a policy forbids anything.
 func (r *Rules) Govern() bool { return r.policy != nil }
 
@@ -79,7 +83,7 @@ func (r *Rules) Visible(k Kind, id interceptor.Identity, e Entry) policy.Decisio
 	if r.policy == nil || e.Server == "" {
 		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}
 	}
-	if r.removed(e.Server) {
+	if r.cfg.Upstreams[e.Server] == nil {
 		return Removed
 	}
 	q := policy.Request{Identity: id, Server: e.Server, Listing: true}
@@ -96,7 +100,7 @@ func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown
 		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
 	}
 	t := &c.Target
-	if r.removed(t.Server) {
+	if r.cfg.Upstreams[t.Server] == nil {
 		return Removed, false
 	}
 	q := policy.Request{Identity: c.Origin.Identity, Server: t.Server, Kind: policy.Method, Name: t.Method}
