@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -166,7 +167,7 @@ func (s *Set) send(ctx context.Context, w http.ResponseWriter, r *http.Request, 
 	out.Header.Del("Expect")
 	out.Body, out.ContentLength = http.NoBody, int64(len(body))
 	if len(body) > 0 {
-		out.GetBody = func() (io.ReadCloser, error) { return &bodyReader{rest: body}, nil } // lets the transport send it again
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil } // lets the transport send it again
 		out.Body, _ = out.GetBody()
 	}
 	p := httputil.ReverseProxy{
@@ -210,19 +211,6 @@ func (s *Set) send(ctx context.Context, w http.ResponseWriter, r *http.Request, 
 	p.ServeHTTP(w, out)
 	return err
 }
-
-type bodyReader struct{ rest []byte }
-
-func (b *bodyReader) Read(p []byte) (int, error) {
-	if len(b.rest) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, b.rest)
-	b.rest = b.rest[n:]
-	return n, nil
-}
-
-func (b *bodyReader) Close() error { return nil }
 
 type forwardedKey struct{}
 

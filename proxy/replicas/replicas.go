@@ -117,7 +117,7 @@ func (s *Set) Join(ctx context.Context) error {
 	other, err := s.beat(ctx, "")
 	if err != nil {
 		s.opts.Log.Warn("the other replicas are not known yet", "err", err)
-	} else if other != nil && s.runs(ctx, *other) {
+	} else if other != nil && s.Try(ctx, *other) == nil { // else it was killed, and its registration has not run out yet
 		return fmt.Errorf("replica %s: the one at %s has the same name: it is in the state directory, which must not be a copy; delete its file replica", s.opts.Name, other.Address)
 	}
 	if err == nil {
@@ -129,10 +129,6 @@ func (s *Set) Join(ctx context.Context) error {
 	s.running.Go(s.beatUntilClosed)
 	return nil
 }
-
-// runs reports whether a replica answers at its address. Else it was killed, and its registration has not
-// run out yet.
-func (s *Set) runs(ctx context.Context, m Member) bool { return s.Try(ctx, m) == nil }
 
 // Try returns why requests can't be passed on to a replica, nil if they can.
 func (s *Set) Try(ctx context.Context, m Member) error {
