@@ -209,16 +209,12 @@ func (call *suspendedCall) Message(m wire.Message) {
 			}
 		})
 		if !served {
-			call.server.hosts.Undelivered(conn.Undelivered{Message: m, Call: call.calledAs(), Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
+			call.mu.Lock()
+			as := call.round.Call // the newest round
+			call.mu.Unlock()
+			call.server.hosts.Undelivered(conn.Undelivered{Message: m, Call: as, Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
 		}
 	}
-}
-
-// calledAs returns the newest round as the chain knows it.
-func (call *suspendedCall) calledAs() *interceptor.Call {
-	call.mu.Lock()
-	defer call.mu.Unlock()
-	return call.round.Call
 }
 
 // Answered implements [conn.Receiver].
