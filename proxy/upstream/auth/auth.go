@@ -342,11 +342,10 @@ func (l *Login) current(ctx context.Context) (string, error) {
 
 // unusable returns err as an [Error]; nil means that nobody has logged in.
 func (l *Login) unusable(err error) error {
-	var e *Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return l.required("nobody has logged in there")
-	case errors.As(err, &e):
+	}
+	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
 	return &Error{Code: CodeFailed, text: "login", cause: err}
@@ -420,10 +419,10 @@ func (l *Login) refresh(ctx context.Context, old string) (*token, error) {
 	if err == nil && l.provider {
 		t, err = t.identity()
 	}
-	var refused *fault
+	refused, _ := errors.AsType[*fault](err)
 	next := *g
 	switch {
-	case errors.As(err, &refused) && refused.code == "invalid_grant", errors.Is(err, errNoIdentity):
+	case refused != nil && refused.code == "invalid_grant", errors.Is(err, errNoIdentity):
 		next.token = token{Scopes: g.Scopes}
 		err = l.required(fmt.Sprintf("the login no longer holds (%v)", err))
 	case refused != nil && l.cfg.AuthorizationCode.ClientID == "" && (refused.code == "invalid_client" || refused.code == "unauthorized_client"):

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,7 @@ func discover(ctx context.Context, c *http.Client, endpoint, issuer string, chal
 	at := origin.Scheme + "://" + origin.Host // where revision 2025-03-26 expects it
 	switch {
 	case found == nil:
-		at = orElse(issuer, at)
+		at = cmp.Or(issuer, at)
 	case len(found.AuthorizationServers) == 0:
 		return nil, errors.New("its metadata names no authorization server")
 	case issuer == "":
@@ -76,13 +77,6 @@ func discover(ctx context.Context, c *http.Client, endpoint, issuer string, chal
 		return nil, fmt.Errorf("metadata of its authorization server %.200q names no token_endpoint", at)
 	}
 	return s, nil
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // sameIssuer compares two issuers as written in configurations and metadata.
@@ -163,11 +157,11 @@ type challenge struct {
 func readChallenge(h http.Header) (c challenge) {
 	all, _ := oauthex.ParseWWWAuthenticate(h.Values("WWW-Authenticate"))
 	for _, one := range all {
-		c.metadata = orElse(c.metadata, one.Params["resource_metadata"])
+		c.metadata = cmp.Or(c.metadata, one.Params["resource_metadata"])
 		if one.Scheme != "bearer" {
 			continue
 		}
-		c.failure = orElse(c.failure, one.Params["error"])
+		c.failure = cmp.Or(c.failure, one.Params["error"])
 		for _, s := range strings.Fields(one.Params["scope"]) {
 			if len(c.scopes) < maxScopes && len(s) <= maxScope && !strings.ContainsFunc(s, unprintable) {
 				c.scopes = append(c.scopes, s)

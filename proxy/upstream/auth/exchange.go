@@ -111,8 +111,8 @@ func (l *Login) vouched(ctx context.Context, s *server, scope string) (assertion
 			form.Set("scope", scope)
 		}
 		t, err = requestToken(ctx, l.client, g.Endpoint, client{ID: g.ClientID, Secret: g.Secret, methods: g.Methods}, form)
-		var f *fault
-		return t, errors.As(err, &f) && f.code == "invalid_grant", err
+		f, ok := errors.AsType[*fault](err)
+		return t, ok && f.code == "invalid_grant", err
 	}
 	t, refused, err := exchange()
 	if refused { // the ID token may be too old
