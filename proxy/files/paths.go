@@ -211,7 +211,7 @@ func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 // explain returns an error of the file system with its remedy.
 func (s *Server) explain(p place, err error) error {
 	name := s.show(p)
-	var errno syscall.Errno
+	_, numbered := errors.AsType[syscall.Errno](err) // an error of os.Root itself has no error number
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%s does not exist: list_directory shows what does, search_files finds files by name", name)
@@ -221,8 +221,7 @@ func (s *Server) explain(p place, err error) error {
 		return fmt.Errorf("%s is neither a regular file nor a directory: only these can be read", name)
 	case errors.Is(err, fs.ErrClosed):
 		return errors.New("the file server is shutting down")
-	case !errors.As(err, &errno):
-		// An error of os.Root itself has no error number.
+	case !numbered:
 		return fmt.Errorf("%s is or passes a symbolic link that leads out of the root, and may not be read", name)
 	}
 	return fmt.Errorf("%s: %w", name, cause(err))
@@ -230,8 +229,7 @@ func (s *Server) explain(p place, err error) error {
 
 // cause returns err without the operation and the absolute path.
 func cause(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
 	return err
