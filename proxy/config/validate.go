@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -171,13 +172,8 @@ func (c Config) checkReplicas(k *checker) {
 }
 
 func (c Config) checkListen(k *checker) {
-	k.faultIf((c.TLS.Cert == "") != (c.TLS.Key == ""),
-		"tls", "needs both cert and key, and has one of them")
-	for i, h := range c.AllowedHosts {
-		if _, _, err := net.SplitHostPort(h); err == nil || h == "" || strings.ContainsAny(h, "/ *") {
-			k.fault(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
-		}
-	}
+	k.tls("tls", c.TLS)
+	k.hosts("allowed_hosts", c.AllowedHosts)
 	for i, o := range c.AllowedOrigins {
 		u, err := url.Parse(o)
 		if err != nil || u.Scheme == "" || u.Host == "" || !strings.EqualFold(u.Scheme+"://"+u.Host, strings.TrimSuffix(o, "/")) || strings.Contains(o, "*") {
@@ -187,14 +183,7 @@ func (c Config) checkListen(k *checker) {
 	if c.Listen == "" {
 		return
 	}
-	_, port, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		k.fault("listen", "%q is not host:port, such as 127.0.0.1:8787", c.Listen)
-		return
-	}
-	if _, err := net.LookupPort("tcp", port); err != nil {
-		k.fault("listen", "%q has no valid port: use 1 to 65535, or 0 for any that is free", c.Listen)
-	}
+	port := k.address("listen", c.Listen, "127.0.0.1:8787")
 	if c.Exposed() && !c.Authenticates() {
 		k.fault("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
 	}
@@ -203,21 +192,13 @@ func (c Config) checkListen(k *checker) {
 // checkConsole checks that only those can look who log in.
 func (c Config) checkConsole(k *checker) {
 	o := c.Console
-	k.faultIf((o.TLS.Cert == "") != (o.TLS.Key == ""), "console.tls", "needs both cert and key, and has one of them")
-	for i, h := range o.AllowedHosts {
-		if _, _, err := net.SplitHostPort(h); err == nil || h == "" || strings.ContainsAny(h, "/ *") {
-			k.fault(fmt.Sprintf("console.allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
-		}
-	}
+	k.tls("console.tls", o.TLS)
+	k.hosts("console.allowed_hosts", o.AllowedHosts)
 	if o.Listen == "" {
 		k.faultIf(o.TLS.Cert != "" || len(o.AllowedHosts) > 0, "console.listen", "is empty: tls and allowed_hosts are for a console with an address of its own, such as 127.0.0.1:8788")
 		return
 	}
-	if _, port, err := net.SplitHostPort(o.Listen); err != nil {
-		k.fault("console.listen", "%q is not host:port, such as 127.0.0.1:8788", o.Listen)
-	} else if _, err := net.LookupPort("tcp", port); err != nil {
-		k.fault("console.listen", "%q has no valid port: use 1 to 65535, or 0 for any that is free", o.Listen)
-	}
+	k.address("console.listen", o.Listen, "127.0.0.1:8788")
 	k.faultIf(!c.Authenticates() || c.Auth.Auditor == "", "console.listen", "nobody could log in: name the role of those who may look in auth.auditor, and give it to principals, or take tokens of an issuer")
 	k.faultIf(exposed(o.Listen) && o.TLS.Cert == "", "console.listen", "%q is not a loopback address, and tokens would cross the network unencrypted: set console.tls, or listen on 127.0.0.1 behind a reverse proxy with TLS", o.Listen)
 	k.faultIf(exposed(o.Listen) && len(o.AllowedHosts) == 0, "console.allowed_hosts", "is empty: name the hosts under which browsers reach the console")
@@ -303,10 +284,7 @@ func (p *Principal) checkIdentity(at string, k *checker) {
 		at+".team", "%q must be 1 to 64 letters, digits, '_', '-', '.' or '@'", p.Team)
 	for key, labels := range map[string][]string{".roles": p.Roles, ".scopes": p.Scopes} {
 		k.faultIf(len(labels) > maxLabels, at+key, "has %d entries, more than %d", len(labels), maxLabels)
-		for i, label := range labels {
-			k.faultIf(!labelForm.MatchString(label),
-				fmt.Sprintf("%s%s[%d]", at, key, i), "%q must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes", label)
-		}
+		k.labels(at+key, labels)
 	}
 }
 
@@ -327,12 +305,7 @@ func (c Config) checkUpstreams(k *checker) {
 			k.fault(at, "is empty: give it builtin, command or url")
 			continue
 		}
-		kinds := 0
-		for _, set := range []bool{u.Builtin != "", len(u.Command) > 0, u.URL != ""} {
-			if set {
-				kinds++
-			}
-		}
+		kinds := count(u.Builtin != "", len(u.Command) > 0, u.URL != "")
 		k.faultIf(kinds != 1,
 			at, "needs exactly one of builtin, command and url, and has %d", kinds)
 		u.checkKind(at, k)
@@ -401,16 +374,10 @@ func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *chec
 	if company != nil {
 		clients["enterprise.client"] = &company.Client
 	}
-	kinds := 0
-	for _, has := range []bool{a.ClientCredentials != nil, person != nil, a.TokenExchange != nil, company != nil} {
-		if has {
-			kinds++
-		}
-	}
 	switch {
 	case !overTLS(u.URL):
 		k.fault(at, "needs a url with https, or on a loopback address: tokens must not be readable on the network")
-	case kinds != 1:
+	case count(a.ClientCredentials != nil, person != nil, a.TokenExchange != nil, company != nil) != 1:
 		k.fault(at, "needs one of client_credentials, authorization_code, token_exchange and enterprise")
 	case a.Issuer == "" && (person == nil || person.ClientSecret != ""): // else the upstream could have it sent anywhere
 		k.fault(at+".issuer", "is missing: name the authorization server that knows the client and its secret")
@@ -442,10 +409,7 @@ func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *chec
 	}
 	k.faultIf(a.Issuer != "" && !overTLS(a.Issuer),
 		at+".issuer", "%q is not an https URL, such as https://login.example.com", a.Issuer)
-	for i, scope := range a.Scopes {
-		k.faultIf(!labelForm.MatchString(scope),
-			fmt.Sprintf("%s.scopes[%d]", at, i), "%q must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes", scope)
-	}
+	k.labels(at+".scopes", a.Scopes)
 	for name := range u.Headers {
 		k.faultIf(strings.EqualFold(name, "Authorization"), at, "and headers.%s are two logins: remove one of them", name)
 	}
@@ -515,9 +479,7 @@ var (
 // Handle returns Inject with its defaults.
 func (w Workflow) Handle() WorkflowInject {
 	inject := w.Inject
-	if inject.Argument == "" {
-		inject.Argument = defaultWorkflowArgument
-	}
+	inject.Argument = cmp.Or(inject.Argument, defaultWorkflowArgument)
 	if inject.Result == nil {
 		inject.Result = workflowChannels
 	}
@@ -535,10 +497,7 @@ func (c Config) workflowSpec(w Workflow, at string, k *checker) workflow.Spec {
 	if a := w.Handle().Argument; !upstreamKey.MatchString(a) || a == branchArgument {
 		k.fault(at+"inject.argument", "%q can't be the name of the parameter", a)
 	}
-	spec := workflow.Spec{Name: w.Name, TTL: w.TTL, Remint: w.OnUnknown == "remint", Preserve: w.ForeignIDs == "preserve", Require: w.Require}
-	if spec.TTL == 0 {
-		spec.TTL = defaultWorkflowTTL
-	}
+	spec := workflow.Spec{Name: w.Name, TTL: cmp.Or(w.TTL, defaultWorkflowTTL), Remint: w.OnUnknown == "remint", Preserve: w.ForeignIDs == "preserve", Require: w.Require}
 	fallback := w.Fallback
 	if fallback == nil {
 		fallback = workflowEvidence
@@ -603,6 +562,45 @@ func (k *checker) optional(key, value string, allowed ...string) {
 
 func (k *checker) positive(key string, n int) {
 	k.faultIf(n < 1, key, "%d is not positive", n)
+}
+
+func (k *checker) tls(key string, t TLS) {
+	k.faultIf((t.Cert == "") != (t.Key == ""), key, "needs both cert and key, and has one of them")
+}
+
+func (k *checker) hosts(key string, all []string) {
+	for i, h := range all {
+		_, _, err := net.SplitHostPort(h)
+		k.faultIf(err == nil || h == "" || strings.ContainsAny(h, "/ *"), fmt.Sprintf("%s[%d]", key, i), "%q is not a host name: give each in full, without scheme and port", h)
+	}
+}
+
+// address checks an address to listen on, and returns its port.
+func (k *checker) address(key, address, example string) (port string) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		k.fault(key, "%q is not host:port, such as %s", address, example)
+	} else if _, err := net.LookupPort("tcp", port); err != nil {
+		k.fault(key, "%q has no valid port: use 1 to 65535, or 0 for any that is free", address)
+	}
+	return port
+}
+
+func (k *checker) labels(key string, all []string) {
+	for i, label := range all {
+		k.faultIf(!labelForm.MatchString(label),
+			fmt.Sprintf("%s[%d]", key, i), "%q must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes", label)
+	}
+}
+
+// count returns how many are true.
+func count(all ...bool) (n int) {
+	for _, is := range all {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 func (k *checker) globs(key string, all []string) {
