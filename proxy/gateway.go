@@ -99,9 +99,17 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	})
 	g.Recorder.Configuration(configured{Event: "start", Version: version.String(), Config: cfg.Sum})
 	if g.Workflows != nil {
-		g.wg.Go(g.sweepWorkflows)
+		g.wg.Go(func() { g.Workflows.Sweep(g.lifetime) })
+		g.every(sweepEvery, func() { g.Workflows.Sweep(g.lifetime) })
 	}
-	g.wg.Go(g.watchPins)
+	again := false // after a change the lists are judged twice: one may have been on its way meanwhile
+	g.every(watchEvery, func() {
+		changed, events := g.pins.Refresh()
+		if changed || again {
+			g.router.Repin(events)
+		}
+		again = changed
+	})
 	return g, nil
 }
 
@@ -157,37 +165,20 @@ func (g *Gateway) openParts() error {
 // limits returns the limits in force, nil for none.
 func (g *Gateway) limits() *interceptor.Limits { return g.settings.Load().Limits }
 
-// sweepWorkflows ends expired workflows until the gateway closes.
-func (g *Gateway) sweepWorkflows() {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		g.Workflows.Sweep(g.lifetime)
-		select {
-		case <-tick.C:
-		case <-g.lifetime.Done():
-			return
+// every calls f at intervals, in a goroutine, until the gateway closes.
+func (g *Gateway) every(interval time.Duration, f func()) {
+	g.wg.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				f()
+			case <-g.lifetime.Done():
+				return
+			}
 		}
-	}
-}
-
-// watchPins looks every 2 seconds whether definitions were approved, until the gateway closes. After a
-// change it judges the lists twice: a list may have been on its way meanwhile.
-func (g *Gateway) watchPins() {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for again := false; ; {
-		select {
-		case <-tick.C:
-		case <-g.lifetime.Done():
-			return
-		}
-		changed, events := g.pins.Refresh()
-		if changed || again {
-			g.router.Repin(events)
-		}
-		again = changed
-	}
+	})
 }
 
 // cleanJSON takes the secrets out of what a server says of itself.
@@ -262,7 +253,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		}
 		g.certificate.Store(cert)
 		// HTTP/1.1 only: the limits on slow readers are limits on connections.
-		ln = tls.NewListener(ln, &tls.Config{GetCertificate: g.currentCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+		ln = tls.NewListener(ln, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return g.certificate.Load(), nil }, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
 	} else if g.cfg.Exposed() {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
@@ -295,7 +286,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		}
 	})
 	if g.load != nil && g.cfg.File != "" {
-		g.wg.Go(g.watch)
+		g.watch()
 	}
 	return server.Serve(ctx, ln, e, e.Handler(), grace)
 }

@@ -127,15 +127,11 @@ func (g *Gateway) endBranches(next *config.Config) {
 
 // readCertificate reads the files of tls, which may be new.
 func readCertificate(c config.Config) (*tls.Certificate, error) {
-	cert, err := c.Certificate()
+	cert, err := c.Certificate(c.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	return &cert, nil
-}
-
-func (g *Gateway) currentCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return g.certificate.Load(), nil
 }
 
 // retire ends the servers that are no longer in force and connects the new ones.
@@ -168,14 +164,7 @@ func (g *Gateway) watch() {
 		return config.Sum(data)
 	}
 	seen, unread := g.cfg.Sum, "" // at the last look; a fault that was reported
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-g.lifetime.Done():
-			return
-		}
+	g.every(watchEvery, func() {
 		before := seen
 		seen = look()
 		g.reloading.Lock()
@@ -185,5 +174,5 @@ func (g *Gateway) watch() {
 			unread = seen
 			_, _ = g.Reload() // logs its error
 		}
-	}
+	})
 }

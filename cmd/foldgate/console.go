@@ -85,7 +85,7 @@ whole of it. See docs/console.md.`,
 			if own {
 				address, o.Hosts, o.Login = cfg.Console.Listen, cfg.Console.AllowedHosts, loginOf(cfg, log, o.Operates)
 				if cfg.Console.TLS.Cert != "" {
-					certificate, err := cfg.ConsoleCertificate()
+					certificate, err := cfg.Certificate(cfg.Console.TLS)
 					if err != nil {
 						return usageError{err}
 					}

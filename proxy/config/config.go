@@ -594,15 +594,8 @@ func exposed(listen string) bool {
 // Secure reports whether the HTTP server speaks TLS.
 func (c Config) Secure() bool { return c.TLS.Cert != "" }
 
-// Certificate loads the HTTP server's certificate chain and key.
-func (c Config) Certificate() (tls.Certificate, error) {
-	return c.load(c.TLS)
-}
-
-// ConsoleCertificate loads the certificate chain and key of the console.
-func (c Config) ConsoleCertificate() (tls.Certificate, error) { return c.load(c.Console.TLS) }
-
-func (c Config) load(t TLS) (tls.Certificate, error) {
+// Certificate loads a certificate chain and its key, which may be new files of the names in t.
+func (c Config) Certificate(t TLS) (tls.Certificate, error) {
 	cert, err := tls.LoadX509KeyPair(c.Path(t.Cert), c.Path(t.Key))
 	if err != nil {
 		return cert, fmt.Errorf("certificate %s with key %s: %w", t.Cert, t.Key, err)

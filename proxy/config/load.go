@@ -452,7 +452,7 @@ func (c Config) Locate(faults []Fault) []Fault {
 func (c Config) missing() []Fault {
 	var k checker
 	if c.Secure() {
-		if _, err := c.Certificate(); err != nil {
+		if _, err := c.Certificate(c.TLS); err != nil {
 			k.fault("tls", "%v; name PEM files that exist and belong together", err)
 		}
 	}
