@@ -146,10 +146,17 @@ func (r *request) describe() (*interceptor.Call, handler) {
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
 		m.Params = nil
 	}
+	sender, transport := r.Identity, "tcp" // in the terms of the OpenTelemetry semantic conventions
+	if sender.Issuer == "" {
+		sender = s.identity()
+	}
+	if s.Transport == "stdio" {
+		transport = "pipe"
+	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Identity: r.identity(), Session: s.ID, From: s.name(), Revision: r.revision(),
-			Transport: network(s.Peer), ID: m.ID,
+			Direction: interceptor.FromHost, Identity: sender, Session: s.ID, From: s.name(), Revision: r.revision(),
+			Transport: transport, ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
 		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
@@ -172,14 +179,6 @@ func (r *request) describe() (*interceptor.Call, handler) {
 		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(m.Method) + " is not part of revision " + wire.VersionModern})
 	}
 	return c, s.rt.handlerOf(r, c)
-}
-
-// identity returns who sent the request.
-func (r *request) identity() interceptor.Identity {
-	if r.Identity.Issuer != "" {
-		return r.Identity
-	}
-	return r.s.identity()
 }
 
 func (r *request) revision() string {
@@ -323,20 +322,13 @@ func (rt *Router) echo(text string) string {
 	return folding.Shorten(rt.Boundary.Text(text), longest)
 }
 
-// findPrompt returns the prompt of a name. A prompt that is held is not found if it is hidden from the
-// caller: the refusal of a held one would tell that it exists.
-func (rt *Router) findPrompt(r *request, c *interceptor.Call, name string) (catalog.Entry, bool) {
+// toPrompt points a call at the owner of the prompt that its params name at path. It returns nil if there is no
+// such prompt. A prompt that is held is not found if it is hidden from the caller: the refusal of a held one
+// would tell that it exists.
+func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ...string) handler {
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
-	return e, ok && (e.Held == "" || !rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e))
-}
-
-func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
-	name, _ := rawjson.GetString(c.Target.Params, "name")
-	c.Target.Name, c.Target.Metered = name, true
-	e, ok := rt.findPrompt(r, c, name)
-	if !ok {
-		c.Target.Name = rt.echo(name)
-		return refuse(rt.unknownPrompt(c.Target.Params))
+	if !ok || e.Held != "" && rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e) {
+		return nil
 	}
 	c.Target.Name = e.Name
 	if err := withheld(catalog.Prompts, e); err != nil {
@@ -344,9 +336,19 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 		return refuse(err)
 	}
 	if e.Name != name {
-		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), path...)
 	}
 	return r.toServers(c, rt.Settings().One(e.Server))
+}
+
+func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
+	name, _ := rawjson.GetString(c.Target.Params, "name")
+	c.Target.Name, c.Target.Metered = name, true
+	if h := rt.toPrompt(r, c, name, "name"); h != nil {
+		return h
+	}
+	c.Target.Name = rt.echo(name)
+	return refuse(rt.unknownPrompt(c.Target.Params))
 }
 
 func (rt *Router) unknownPrompt(params json.RawMessage) error {
@@ -426,16 +428,8 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 			return r.toServers(c, owners)
 		}
 	default:
-		if e, ok := rt.findPrompt(r, c, name); ok {
-			c.Target.Name = e.Name
-			if err := withheld(catalog.Prompts, e); err != nil {
-				c.Target.Server = e.Server
-				return refuse(err)
-			}
-			if e.Name != name {
-				c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
-			}
-			return r.toServers(c, rt.Settings().One(e.Server))
+		if h := rt.toPrompt(r, c, name, "ref", "name"); h != nil {
+			return h
 		}
 	}
 	return refuse(errUnknownRef)
@@ -456,7 +450,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 		// No server is asked for the task of a branch that is gone or another principal's.
 		if rt.Tools.HasTask(c, id) || own && t.server == "" && folding.IsBranchID(id) {
 			c.Target.Name, c.Target.Control = "branch_create", true
-			return (*request).answerBranchTask
+			return (*request).callOwnTool
 		}
 		if one := st.One(t.server); one != nil {
 			owners = one
@@ -482,7 +476,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	case len(owners) > 0:
 		return r.toServers(c, owners)
 	case own && named:
-		return (*request).answerBranchTask
+		return (*request).callOwnTool
 	}
 	return refuse(methodNotFound(rt.echo(c.Target.Method)))
 }
@@ -620,6 +614,7 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 	return rawjson.Set(c.Target.Forward, rawjson.Quote(traceparent), "_meta", "traceparent")
 }
 
+// callOwnTool serves a call of foldgate's own tools, or a request about a task of one.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	m, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 
 // Tools are foldgate's own tools.
 type Tools interface {
-	// Call serves a tools/call.
+	// Call serves a tools/call, or a request about the task of such a call.
 	Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	// Has reports whether there is a tool of that name.
 	Has(name string) bool
@@ -43,8 +43,6 @@ type Tools interface {
 	Inner(c *interceptor.Call) (name string, arguments json.RawMessage, branchID string, err error)
 	// HasTask reports whether the caller has a task of such a tool with that id.
 	HasTask(c *interceptor.Call, id string) bool
-	// Task serves a request about such a task.
-	Task(ctx context.Context, r *conn.Request) (wire.Message, error)
 	// Tasks returns the states of the caller's tasks.
 	Tasks(c *interceptor.Call) []json.RawMessage
 }

@@ -73,15 +73,18 @@ func (ts *tasks) note(result []byte, c *interceptor.Call) {
 		described = result
 	}
 	id, ok := rawjson.GetString(described, "taskId")
-	if !ok {
-		if c.Target.Method == interceptor.MethodTaskResult {
-			id, _ = rawjson.GetString(c.Target.Params, "taskId")
-			ts.over(id)
-		}
-		return
-	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
+	if !ok && c.Target.Method == interceptor.MethodTaskResult { // the host has the result
+		id, _ = rawjson.GetString(c.Target.Params, "taskId")
+		if t, known := ts.byID[id]; known {
+			t.over = true
+			ts.byID[id] = t
+		}
+	}
+	if !ok {
+		return
+	}
 	t, known := ts.byID[id]
 	if !known {
 		if len(ts.ids) == maxTasks {
@@ -109,25 +112,6 @@ func (ts *tasks) note(result []byte, c *interceptor.Call) {
 		t.until = time.Now().Add(time.Duration(ms) * time.Millisecond)
 	}
 	ts.byID[id] = t
-}
-
-// over notes that the host has the result of a task.
-func (ts *tasks) over(id string) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if t, known := ts.byID[id]; known {
-		t.over = true
-		ts.byID[id] = t
-	}
-}
-
-// answerBranchTask serves a request about the task of a branch that runs by itself.
-func (r *request) answerBranchTask(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	m, err := r.s.rt.Tools.Task(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
-	if err != nil {
-		return nil, err
-	}
-	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
 }
 
 // listedTasks is a page of a server's tasks/list, or why there is none.

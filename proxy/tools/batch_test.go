@@ -332,7 +332,7 @@ func TestCancelledBatch(t *testing.T) {
 		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}},
 		Target: interceptor.Target{Name: "branch_run", Arguments: json.RawMessage(`{"tool":"up__read","each":[{}]}`)},
 	}
-	if _, err := tools.Call(ctx, &conn.Request{Call: c}); err != cancelled || c.Outcome.Decision != "" {
+	if _, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c}); err != cancelled || c.Outcome.Decision != "" {
 		t.Errorf("the call ends with %v, decision %q; want %v alone", err, c.Outcome.Decision, cancelled)
 	}
 }

@@ -112,20 +112,16 @@ func (t *Tools) runsAsTask(id string) bool {
 // HasTask reports whether an id is that of a task of foldgate's own that the caller may see.
 func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, id) != nil }
 
-// taskMethods are those of foldgate's own tasks, beside tasks/list.
-func taskMethods(modern bool) []string {
-	if modern {
-		return []string{interceptor.MethodTaskGet, "tasks/cancel", "tasks/update"}
-	}
-	return []string{interceptor.MethodTaskGet, "tasks/cancel", interceptor.MethodTaskResult}
-}
-
-// Task serves a request about such a task.
-func (t *Tools) Task(ctx context.Context, r *conn.Request) (wire.Message, error) {
+// aboutTask serves a request about a task of foldgate's own.
+func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	id, _ := rawjson.GetString(r.Params, "taskId")
 	k, modern := t.task(r.Call, id), typed(r.Call)
+	own := interceptor.MethodTaskResult // the method that only this era has
+	if modern {
+		own = "tasks/update"
+	}
 	switch {
-	case !slices.Contains(taskMethods(modern), r.Method):
+	case !slices.Contains([]string{interceptor.MethodTaskGet, "tasks/cancel", own}, r.Method):
 		return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
 	case k == nil: // the same if it is another principal's
 		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}

@@ -206,8 +206,11 @@ func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-// Call serves a tools/call. r.Call is the call in the chain.
+// Call serves a tools/call, or a request about the task of one. r.Call is the call in the chain.
 func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	if r.Method != "tools/call" {
+		return t.aboutTask(ctx, r)
+	}
 	var body []byte
 	var err error
 	switch r.Call.Target.Name {
