@@ -84,21 +84,14 @@ type ordering struct {
 	notifications queue           // that wait
 }
 
-type orderings struct {
-	mu       sync.Mutex
-	byServer map[string]*ordering
-}
-
-func (o *orderings) of(server string) *ordering {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.byServer[server] == nil {
-		if o.byServer == nil {
-			o.byServer = map[string]*ordering{}
-		}
-		o.byServer[server] = &ordering{}
+// order returns the order of a server's messages.
+func (s *Session) order(server string) *ordering {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.orderings[server] == nil {
+		s.orderings[server] = &ordering{}
 	}
-	return o.byServer[server]
+	return s.orderings[server]
 }
 
 // ticket is the place of a response or question in the order of messages. The
@@ -157,7 +150,7 @@ func (s *Session) inOrder(server string, size int, f func()) bool {
 		f()
 		return true
 	}
-	o := s.ordering.of(server)
+	o := s.order(server)
 	o.mu.Lock()
 	before := slices.Clone(o.open)
 	if len(before) == 0 && o.notifications.empty() {
@@ -184,7 +177,7 @@ func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.c
 // Answered implements [conn.Receiver]: the response takes its place in the order.
 func (r *request) Answered(wire.Message) {
 	if r.s.Ordered {
-		r.tickets = append(r.tickets, r.s.ordering.of(r.server).ticket(&r.s.rt.wg))
+		r.tickets = append(r.tickets, r.s.order(r.server).ticket(&r.s.rt.wg))
 	}
 }
 

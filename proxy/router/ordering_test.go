@@ -18,7 +18,7 @@ import (
 func stdioSession(t *testing.T) *Session {
 	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(rt.Wait)
-	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, rt: rt, tasks: &tasks{}}
+	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, rt: rt, tasks: &tasks{}, orderings: map[string]*ordering{}}
 	s.lifetime, s.cancel = context.WithCancelCause(t.Context())
 	return s
 }
@@ -27,7 +27,7 @@ func stdioSession(t *testing.T) *Session {
 func TestWaitingNotificationsAreBounded(t *testing.T) {
 	const responses = 1000
 	s := stdioSession(t)
-	o := s.ordering.of("up")
+	o := s.order("up")
 	tickets := make([]ticket, responses)
 	for i := range tickets {
 		tickets[i] = o.ticket(&s.rt.wg)
@@ -95,7 +95,7 @@ func TestOrderUnderLoad(t *testing.T) {
 	var got []int
 	for i := range 200 {
 		if i%3 == 0 { // a response that takes a while
-			ticket := s.ordering.of("up").ticket(&s.rt.wg)
+			ticket := s.order("up").ticket(&s.rt.wg)
 			s.rt.wg.Go(func() {
 				ticket.wait(t.Context())
 				for range i % 7 {

@@ -83,7 +83,7 @@ func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m
 		answered: make(chan wire.Message, 1),
 	}
 	if s.Ordered {
-		q.ticket = s.ordering.of(server).ticket(&s.rt.wg)
+		q.ticket = s.order(server).ticket(&s.rt.wg)
 	}
 	parent := s.lifetime
 	if r != nil && !guess {

@@ -32,7 +32,6 @@ type Session struct {
 	shared    *groupLists
 	own       sync.Map     // the *listCache of servers with lists that differ from the group's
 	outgoing  queue        // notifications on their way to servers
-	ordering  orderings    // the order of messages to the host
 	answering atomic.Int64 // requests of servers under way
 	asked     atomic.Int64 // number of the newest request to the host
 
@@ -54,7 +53,8 @@ type Session struct {
 	client    string // the name that the host gives itself
 	shown     string // the name of the session in the trace
 	pending   map[string]*request
-	over      map[string]overCall // the last one at each server
+	orderings map[string]*ordering // of the messages to the host, by server
+	over      map[string]overCall  // the last one at each server
 	questions map[string]*question
 	logLevel  json.RawMessage // params of the last logging/setLevel
 	changes   map[string]bool // list changes about to be announced
@@ -70,7 +70,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
-		Peer: p, rt: rt, pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{},
+		Peer: p, rt: rt, pending: map[string]*request{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.called("unknown")
@@ -170,15 +170,6 @@ func (s *Session) called(name string) {
 	if s.ID != "" {
 		s.shown += "#" + s.ID
 	}
-}
-
-// network returns how the host is reached, in the terms of the OpenTelemetry semantic
-// conventions.
-func network(p server.Peer) string {
-	if p.Transport == "stdio" {
-		return "pipe"
-	}
-	return "tcp"
 }
 
 // send delivers a message to the host: on the stream of the request that caused it, else on
@@ -290,12 +281,11 @@ func (rt *Router) Reloaded(before *Settings) {
 		}
 	}
 	for _, s := range rt.Sessions("") {
-		s.own.Range(func(srv, _ any) bool {
+		for srv := range s.own.Range {
 			if !slices.Contains(st.Servers, srv.(*upstream.Server)) {
 				s.own.Delete(srv)
 			}
-			return true
-		})
+		}
 	}
 }
 
