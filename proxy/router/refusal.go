@@ -22,12 +22,13 @@ import (
 
 // refusal returns the reply to a request that foldgate refuses or fails.
 func (rt *Router) refusal(r *request, err error) wire.Message {
-	rpc, ref := (*wire.Error)(nil), (*interceptor.Refusal)(nil)
-	if cause := context.Cause(r.lifetime); cause != nil && errors.Is(err, cause) && !errors.As(err, &rpc) && !errors.As(err, &ref) { // no server is to blame
+	_, rpc := errors.AsType[*wire.Error](err)
+	ref, refused := errors.AsType[*interceptor.Refusal](err)
+	if cause := context.Cause(r.lifetime); cause != nil && errors.Is(err, cause) && !rpc && !refused { // no server is to blame
 		err = &interceptor.Refusal{Code: "session_ended", Status: 503,
 			Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
 	}
-	if errors.As(err, &ref) {
+	if refused {
 		r.Missing = ref.Scopes
 	}
 	if reply, ok := r.invite(err); ok {
@@ -46,9 +47,9 @@ var showURL = wire.Message{Method: "elicitation/create", Params: json.RawMessage
 // host can't show one, if the person has declined, or if the person may be another one than the caller:
 // the page is on this machine, so it is only for hosts on it that need no token.
 func (r *request) invite(err error) (reply wire.Message, ok bool) {
-	var login *upstream.LoginError
+	login, lacking := errors.AsType[*upstream.LoginError](err)
 	cfg := &r.s.rt.Settings().Config
-	if !errors.As(err, &login) || !r.s.Capabilities.Answers(showURL) || cfg.Authenticates() || cfg.Exposed() {
+	if !lacking || !r.s.Capabilities.Answers(showURL) || cfg.Authenticates() || cfg.Exposed() {
 		return reply, false
 	}
 	if r.s.Era.TypedResults && !slices.Contains([]string{"tools/call", "prompts/get", "resources/read"}, r.Msg.Method) {
@@ -105,8 +106,8 @@ func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
 // noLogin returns the refusal of a call for which foldgate has no login that the server accepts, nil if
 // err is about something else.
 func noLogin(srv *upstream.Server, err error) error {
-	var login *upstream.LoginError
-	if !errors.As(err, &login) {
+	login, ok := errors.AsType[*upstream.LoginError](err)
+	if !ok {
 		return nil
 	}
 	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: login.Code, Status: 502, Err: err,
@@ -115,14 +116,15 @@ func noLogin(srv *upstream.Server, err error) error {
 
 // callFault is the error of a call that left and has no response.
 func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, err error) error {
-	var ref *interceptor.Refusal
-	switch cause := context.Cause(ctx); {
-	case cause != nil:
+	if cause := context.Cause(ctx); cause != nil {
 		return cause
-	case errors.As(err, &ref):
+	}
+	if _, ok := errors.AsType[*interceptor.Refusal](err); ok {
 		return err
-	case noLogin(srv, err) != nil:
-		return noLogin(srv, err)
+	}
+	switch login := noLogin(srv, err); {
+	case login != nil:
+		return login
 	case errors.Is(err, conn.ErrClosed) && srv.Gone() != nil:
 		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_removed", Status: 502, Err: err,
 			Message: fmt.Sprintf("upstream %s: %v while it handled %s. The call may have had an effect", srv.Key, srv.Gone(), c.Target.Name)}
