@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -159,14 +158,4 @@ func (rt *Router) similar(s *Session, id interceptor.Identity, name string) stri
 		hint = "; did you mean " + strings.Join(names[:min(len(names), suggestions)], " or ") + "?" + hint[1:]
 	}
 	return hint
-}
-
-// isLate reports whether a list is missing only because it takes long.
-func isLate(missing map[string]error) bool {
-	for _, err := range missing {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return true
-		}
-	}
-	return false
 }

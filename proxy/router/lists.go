@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -357,7 +358,8 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	list, missing := rt.Catalog(ctx, wait, r.s, k, []string{c.Outcome.Record})
 	list = list.For(c.Origin.Identity)
 	if k == catalog.Tools {
-		list = list.Listed(r.s.searches(list, isLate(missing)))
+		late := slices.ContainsFunc(slices.Collect(maps.Values(missing)), func(err error) bool { return errors.Is(err, context.DeadlineExceeded) })
+		list = list.Listed(r.s.searches(list, late))
 	}
 	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -112,22 +114,17 @@ func (rt *Router) Repin(events []pins.Event) {
 		}
 	}
 	rt.mu.Lock()
-	lists := make([]*groupLists, 0, len(rt.lists))
-	for _, p := range rt.lists {
-		lists = append(lists, p)
-	}
+	lists := slices.Collect(maps.Values(rt.lists))
 	rt.mu.Unlock()
 	for _, p := range lists {
-		p.caches.Range(func(srv, c any) bool {
+		for srv, c := range p.caches.Range {
 			again(p.group, srv.(*upstream.Server), c.(*listCache), func(method string) { rt.tell(p.group, method) })
-			return true
-		})
+		}
 	}
 	for _, s := range rt.Sessions("") {
-		s.own.Range(func(srv, c any) bool {
+		for srv, c := range s.own.Range {
 			again(s.scope.Group, srv.(*upstream.Server), c.(*listCache), s.announce)
-			return true
-		})
+		}
 	}
 }
 
