@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -220,5 +221,36 @@ func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 	rep.Sent()
 	if m := <-r.push; m.Method != "x/after-2" {
 		t.Errorf("after the reply the host gets %s", m.Encode())
+	}
+}
+
+// A call whose session ends while its answer waits for its turn is cut off, and the reply says so: the answer
+// does not pass the layers any more.
+func TestSessionEndsWhileTheAnswerWaits(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
+		c.Receiver.Answered(wire.Message{})
+		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/after"})
+		if string(c.HostID) == "2" { // its turn is after x/after, which follows the first answer
+			cancel(errors.New("the host closed the connection"))
+		}
+		return result(`{"content":[]}`)
+	})
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	call := func(id string) (server.Pending, wire.Message) {
+		m := wire.Message{ID: json.RawMessage(id), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
+		p := r.s.Begin(ctx, server.NewRequest(m))
+		return p, p.Serve()
+	}
+	first, reply := call("1")
+	defer first.Sent()
+	if reply.Error != nil {
+		t.Fatalf("the first call: %s", reply.Error)
+	}
+	second, reply := call("2")
+	defer second.Sent()
+	if text := string(reply.Encode()); !strings.Contains(text, "cut off with its session (the host closed the connection)") {
+		t.Errorf("the second call is answered with %s", text)
 	}
 }

@@ -584,6 +584,9 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	ctx, end := r.s.rt.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
 	m, err := cn.Call(ctx, r.outgoing(c))
 	r.awaitTurn(ctx)
+	if err == nil && r.lifetime.Err() != nil { // the layers would refuse the answer, for another reason
+		err = context.Cause(r.lifetime)
+	}
 	if err != nil {
 		err = callFault(ctx, srv, c, err)
 		end(nil, err)
