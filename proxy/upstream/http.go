@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,11 +151,7 @@ func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (er
 
 // post sends m. A modern request repeats in headers what its body says.
 func (h *httpConn) post(ctx context.Context, m wire.Message, header http.Header) (*http.Response, error) {
-	url := h.cfg.URL
-	if h.endpoint != "" {
-		url = h.endpoint
-	}
-	req, err := h.request(ctx, http.MethodPost, url, encode(nil, m))
+	req, err := h.request(ctx, http.MethodPost, cmp.Or(h.endpoint, h.cfg.URL), encode(nil, m))
 	if err != nil {
 		return nil, err
 	}
@@ -314,18 +311,15 @@ func (h *httpConn) listen() {
 }
 
 func (p position) wait(ctx context.Context, n int) error {
-	first := retryDefault
-	if p.retry > 0 {
-		first = p.retry
-	}
+	first := cmp.Or(p.retry, retryDefault)
 	return backoff.Backoff{First: first, Max: max(first, retryMax)}.Wait(ctx, n)
 }
 
 // final reports whether err is an HTTP status with which further attempts are useless.
 func final(err error) bool {
 	again := []int{http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusConflict}
-	var e *statusError
-	return errors.As(err, &e) && !slices.Contains(again, e.code) && (e.code/100 != 5 || e.code == http.StatusNotImplemented)
+	e, ok := errors.AsType[*statusError](err)
+	return ok && !slices.Contains(again, e.code) && (e.code/100 != 5 || e.code == http.StatusNotImplemented)
 }
 
 // get opens an event stream, from the event after id on.
@@ -441,9 +435,8 @@ func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	if cause := context.Cause(req.Context()); cause != nil {
 		return nil, cause
 	}
-	var op *net.OpError
-	var dns *net.DNSError
-	if errors.As(err, &dns) || (errors.As(err, &op) && op.Op == "dial") {
+	_, unknown := errors.AsType[*net.DNSError](err)
+	if op, ok := errors.AsType[*net.OpError](err); unknown || ok && op.Op == "dial" {
 		return nil, &dialError{err}
 	}
 	return nil, err

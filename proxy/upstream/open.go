@@ -121,8 +121,8 @@ func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
 // that.
 func openHTTP(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	c, err := negotiate(ctx, cfg, func() (opening, error) { return newHTTPConn(cfg), nil })
-	var status *statusError
-	if err == nil || !errors.As(err, &status) || !slices.Contains([]int{400, 404, 405}, status.code) {
+	status, ok := errors.AsType[*statusError](err)
+	if !ok || !slices.Contains([]int{400, 404, 405}, status.code) {
 		return c, err
 	}
 	old, sseErr := openSSE(ctx, cfg)
@@ -276,8 +276,8 @@ var (
 
 // refused reports whether err is an answer of the server with one of the codes.
 func refused(err error, codes []int) bool {
-	var e *wire.AnswerError
-	return errors.As(err, &e) && slices.Contains(codes, wire.ErrorCode(e.Raw))
+	e, ok := errors.AsType[*wire.AnswerError](err)
+	return ok && slices.Contains(codes, wire.ErrorCode(e.Raw))
 }
 
 // ownInitialize returns the params with which foldgate speaks for itself, or for hosts that share the

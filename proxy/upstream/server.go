@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -393,11 +394,7 @@ func (t *Set) awaitStart(lifetime context.Context) (done func()) {
 // dial opens one connection and notes what s says of itself, or the fault.
 func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, login *auth.Login) (conn.Conn, error) {
 	lifetime := cs.lifetime
-	timeout := time.Duration(s.Config.ConnectSeconds) * time.Second
-	if timeout == 0 {
-		timeout = defaultConnect
-	}
-	timeout = max(timeout, time.Duration(s.set.patience.Load()))
+	timeout := max(cmp.Or(time.Duration(s.Config.ConnectSeconds)*time.Second, defaultConnect), time.Duration(s.set.patience.Load()))
 	if s.Network() == "pipe" {
 		defer s.set.awaitStart(lifetime)()
 	}
@@ -430,8 +427,8 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 
 // mayLogIn reports whether err is the lack of a login that a person can make at any time.
 func mayLogIn(err error) bool {
-	var login *LoginError
-	return errors.As(err, &login) && login.Code != auth.CodeFailed
+	login, ok := errors.AsType[*LoginError](err)
+	return ok && login.Code != auth.CodeFailed
 }
 
 func (s *Server) open(ctx context.Context, c Config) (conn.Conn, error) {

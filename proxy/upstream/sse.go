@@ -17,11 +17,13 @@ const endpointTimeout = 10 * time.Second
 // waits for the event that names the endpoint, and initializes.
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	h := newHTTPConn(cfg)
+	params := cfg.Initialize
+	if params == nil {
+		params = ownInitialize(cfg.Capabilities)
+	}
 	err := h.readEndpoint(ctx)
-	if err == nil && cfg.Initialize == nil {
-		err = initialize(ctx, h, ownInitialize(cfg.Capabilities))
-	} else if err == nil {
-		err = initialize(ctx, h, cfg.Initialize)
+	if err == nil {
+		err = initialize(ctx, h, params)
 	}
 	if err != nil {
 		_ = h.Close()

@@ -50,9 +50,9 @@ func (e *dialError) Unwrap() error { return e.err }
 // connection learns of the end of the child from its stdout.
 func (s *stdioConn) send(_ context.Context, m wire.Message, _ *call) error {
 	err := s.out.Offer(func(b []byte) []byte { return encode(b, m) })
-	var full *wire.QueueFullError
+	full, is := errors.AsType[*wire.QueueFullError](err)
 	switch {
-	case errors.As(err, &full):
+	case is:
 		return fmt.Errorf("upstream does not read: %d bytes are waiting for it", full.Waiting)
 	case err == wire.ErrWriterClosed:
 		return s.fault()
