@@ -61,8 +61,12 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 	if fault := srv.makeRoom(caller.Principal); fault != nil {
 		return nil, fault
 	}
+	replica := ""
+	if srv.opts.Replicas != nil {
+		replica = srv.opts.Replicas.Name()
+	}
 	l := &legacySession{
-		id: srv.newSessionID(), caller: caller, srv: srv, used: time.Now(), busy: 1,
+		id: replicaid.New("ses_", replica, uuid.NewString()), caller: caller, srv: srv, used: time.Now(), busy: 1,
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: srv.opts.MaxQueue},
 	}
 	l.lifetime, l.cancel = context.WithCancelCause(srv.lifetime)
@@ -72,14 +76,6 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 	srv.sessions[l.id] = l
 	srv.held[caller.Principal]++
 	return l, nil
-}
-
-func (srv *HTTP) newSessionID() string {
-	replica := ""
-	if srv.opts.Replicas != nil {
-		replica = srv.opts.Replicas.Name()
-	}
-	return replicaid.New("ses_", replica, uuid.NewString())
 }
 
 // makeRoom makes sure that a principal may have one session more. If too many are open, it closes

@@ -268,20 +268,16 @@ func (s *stdioServer) sessions() []Session {
 
 // session returns the connection's session of an era, opened on first use.
 func (s *stdioServer) session(modern bool, can wire.Capabilities) Session {
-	session := s.legacy
+	switch {
+	case modern && s.modern[can] == nil:
+		s.modern[can] = s.open(modern, can)
+	case !modern && s.legacy == nil:
+		s.legacy = s.open(modern, can)
+	}
 	if modern {
-		session = s.modern[can]
+		return s.modern[can]
 	}
-	if session != nil {
-		return session
-	}
-	session = s.open(modern, can)
-	if modern {
-		s.modern[can] = session
-	} else {
-		s.legacy = session
-	}
-	return session
+	return s.legacy
 }
 
 func (s *stdioServer) open(modern bool, can wire.Capabilities) Session {
@@ -303,11 +299,10 @@ func (s *stdioServer) refuse(status int, id []byte, fault *wire.Error) {
 func (s *stdioServer) send(msg []byte) error {
 	wire.OneLine(msg)
 	err := s.out.Offer(func(line []byte) []byte { return append(line, msg...) })
-	var full *wire.QueueFullError
-	switch {
-	case errors.As(err, &full):
+	if _, full := errors.AsType[*wire.QueueFullError](err); full {
 		return errSlowHost
-	case err == wire.ErrWriterClosed:
+	}
+	if err == wire.ErrWriterClosed {
 		return errHostGone
 	}
 	return err
