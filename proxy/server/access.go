@@ -150,19 +150,14 @@ func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, f *auth.Fa
 	writeJSON(w, f.Status, fault.Response(nil))
 }
 
-// stepUp returns a function for the end of a request. It returns the header WWW-Authenticate if the
-// caller's token lacks scopes, else "". With the header a host logs in again, for the scopes that it
-// has and those that are missing. Without an issuer's token there is no function.
-func (srv *HTTP) stepUp(r *http.Request, req *Request) func() string {
-	if req.Identity.Issuer == "" {
-		return nil
+// stepUp returns the header WWW-Authenticate of the reply to a request if its caller's token lacks scopes,
+// else "". With the header a host logs in again, for the scopes that it has and those that are missing. Only
+// an issuer's token has scopes.
+func (srv *HTTP) stepUp(r *http.Request, req *Request) string {
+	if req.Identity.Issuer == "" || req.Missing == "" {
+		return ""
 	}
-	return func() string {
-		if req.Missing == "" {
-			return ""
-		}
-		return srv.opts.Access().Auth.StepUp(r.URL.EscapedPath(), append(slices.Clone(req.Identity.Scopes), strings.Fields(req.Missing)...))
-	}
+	return srv.opts.Access().Auth.StepUp(r.URL.EscapedPath(), append(slices.Clone(req.Identity.Scopes), strings.Fields(req.Missing)...))
 }
 
 // client names the sender of a request that no session has.

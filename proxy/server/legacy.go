@@ -40,7 +40,7 @@ func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, req.Msg.ID)
 	default:
 		p := l.response(w, r, 1)
-		p.stepUp = srv.stepUp(r, req)
+		p.req = req
 		p.serve(sseAfter, func() { l.begin(p.stream, req)() })
 	}
 }

@@ -47,8 +47,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	defer cancel(nil)
 	defer context.AfterFunc(srv.lifetime, func() { cancel(errShutdown) })()
 	st, conn := newStream(r.Context(), 0, 1, srv.opts.MaxQueue, false)
-	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel}
-	p.stepUp = srv.stepUp(r, req)
+	p := &response{srv: srv, w: w, r: r, stream: st, conn: conn, req: req, status: http.StatusOK, cancel: cancel}
 	emit := srv.namedNews(st.emit)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {

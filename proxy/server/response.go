@@ -26,6 +26,7 @@ var (
 // response is the response to a POST: its replies as JSON if there is nothing else to say, or an
 // event stream.
 type response struct {
+	srv    *HTTP
 	w      http.ResponseWriter
 	r      *http.Request
 	stream *stream
@@ -33,7 +34,7 @@ type response struct {
 
 	session    *legacySession // nil in the modern era
 	initialize bool           // the head carries the id of the session
-	stepUp     func() string  // the header WWW-Authenticate, if the caller's token lacks scopes; see HTTP.stepUp
+	req        *Request       // which may lack scopes; nil for an initialize or a batch
 	batch      bool           // the replies are an array
 
 	status int                     // modern: of a reply as JSON; set before the stream's finish
@@ -122,8 +123,8 @@ func (p *response) writeReplies(replies []wire.Message) {
 	if p.batch {
 		body = append(body, ']')
 	}
-	if p.stepUp != nil {
-		if challenge := p.stepUp(); challenge != "" {
+	if p.req != nil {
+		if challenge := p.srv.stepUp(p.r, p.req); challenge != "" {
 			p.w.Header().Set("WWW-Authenticate", challenge)
 			p.status = http.StatusForbidden
 		}

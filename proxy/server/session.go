@@ -212,7 +212,7 @@ func (l *legacySession) response(w http.ResponseWriter, r *http.Request, request
 	l.nextID++
 	s, c := newStream(r.Context(), l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
-	return &response{w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK}
+	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK}
 }
 
 // begin registers a request that was entered. The caller must call serve. The call goes on if its
