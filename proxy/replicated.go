@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -29,16 +30,12 @@ func (g *Gateway) openReplicas(ctx context.Context) (*replicas.Set, net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
-	address := c.Replicas.Address
-	if address == "" {
-		address = ln.Addr().String()
-	}
 	db, err := redisdb.Open(string(c.Store.URL), c.Store.Prefix)
 	if err != nil {
 		return nil, nil, errors.Join(err, ln.Close())
 	}
 	set, err := replicas.New(replicas.Options{
-		Name: g.Replica, Address: address, Key: string(c.Replicas.Key), DB: db, Config: c.Sum, Version: version.String(), Log: g.log,
+		Name: g.Replica, Address: cmp.Or(c.Replicas.Address, ln.Addr().String()), Key: string(c.Replicas.Key), DB: db, Config: c.Sum, Version: version.String(), Log: g.log,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, ln.Close())

@@ -127,9 +127,6 @@ func (s *Session) permitted(method string) (servers []*upstream.Server) {
 func (s *Session) cancelRequest(params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
-	if reason == "" {
-		reason = errCancelledByHost.Error()
-	}
 	s.mu.Lock()
 	r := s.pending[string(id)]
 	server := ""
@@ -140,7 +137,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 	if r == nil {
 		return
 	}
-	msg := interceptor.Message{Server: server, Text: reason}
+	msg := interceptor.Message{Server: server, Text: cmp.Or(reason, errCancelledByHost.Error())}
 	if s.rt.Boundary.Outbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = errCancelledByHost.Error()
 	}

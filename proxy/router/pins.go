@@ -53,14 +53,11 @@ func (rt *Router) held(ctx context.Context, srv *upstream.Server, g upstream.Gro
 	for _, e := range events {
 		rt.definition(e, mode == "hold")
 	}
-	if mode != "hold" {
+	if mode != "hold" || len(found) == 0 {
 		return nil
 	}
-	var out map[string]string
+	out := map[string]string{}
 	for name, state := range found {
-		if out == nil {
-			out = map[string]string{}
-		}
 		out[name] = string(state)
 	}
 	return out

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -139,10 +140,7 @@ func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, err
 			q.cancel(conn.ErrClosed)
 		case <-ctx.Done():
 		}
-		err := context.Cause(q.lifetime)
-		if err == nil {
-			err = context.Cause(ctx)
-		}
+		err := cmp.Or(context.Cause(q.lifetime), context.Cause(ctx))
 		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}, Context: c.Attribution.Context}
 		s.deliver(r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(q.id), err.Error())})
 		return nil, err

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -66,9 +67,7 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 
 // NewSession starts a session of a host or of foldgate itself.
 func (rt *Router) NewSession(p server.Peer) *Session {
-	if p.Principal == "" {
-		p.Principal = server.LocalPrincipal
-	}
+	p.Principal = cmp.Or(p.Principal, server.LocalPrincipal)
 	s := &Session{
 		Peer: p, rt: rt, pending: map[string]*request{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},

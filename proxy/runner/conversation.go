@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"encoding/json"
+	"strings"
 )
 
 // Model is an endpoint of a language model.
@@ -61,16 +62,14 @@ func (b Block) Answer(text string, isError bool) Block {
 }
 
 // text returns the texts of a message, a line each.
-func (m Message) text() (text string) {
+func (m Message) text() string {
+	var texts []string
 	for _, b := range m.Content {
 		if b.Type == Text && b.Text != "" {
-			if text != "" {
-				text += "\n"
-			}
-			text += b.Text
+			texts = append(texts, b.Text)
 		}
 	}
-	return text
+	return strings.Join(texts, "\n")
 }
 
 // Reply is the answer to a [Request].

@@ -201,17 +201,14 @@ func (k *task) cancel(ctx context.Context, r *conn.Request) (wire.Message, error
 
 // state returns the state of the task, without its result.
 func (k *task) state(modern bool) json.RawMessage {
-	message, last := "", k.branch.CreatedAt
+	created := stamp(k.branch.CreatedAt)
+	state := map[string]any{"taskId": k.branch.ID, "status": k.status(), "createdAt": created, "lastUpdatedAt": created}
 	if k.agent != nil {
 		k.agent.mu.Lock()
-		last, message = k.agent.last, fmt.Sprintf("turn %d of at most %d", k.agent.turns, k.agent.llm.MaxTurns)
+		state["lastUpdatedAt"], state["statusMessage"] = stamp(k.agent.last), fmt.Sprintf("turn %d of at most %d", k.agent.turns, k.agent.llm.MaxTurns)
 		k.agent.mu.Unlock()
 	}
 	ttl, poll := "ttl", "pollInterval"
-	state := map[string]any{"taskId": k.branch.ID, "status": k.status(), "createdAt": stamp(k.branch.CreatedAt), "lastUpdatedAt": stamp(last)}
-	if message != "" {
-		state["statusMessage"] = message
-	}
 	if modern {
 		ttl, poll, state["resultType"] = "ttlMs", "pollIntervalMs", "complete"
 	}

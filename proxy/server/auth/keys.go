@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -243,10 +244,7 @@ func (k *keys) configured(addr string) bool {
 		if err != nil || s == "" {
 			continue
 		}
-		port := u.Port()
-		if port == "" {
-			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		}
+		port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 		if addr == net.JoinHostPort(u.Hostname(), port) {
 			return true
 		}
