@@ -241,17 +241,11 @@ func (f *folder) storable(c *Call, res *Result) (_ *Result, ok bool) {
 	if c.Outcome.Clean {
 		return res, true
 	}
-	m := Message{Body: res.Body, Always: true}
-	if res.Error != nil {
-		m.Body = res.Error
-	}
-	switch f.b.Inbound(context.Background(), &m); {
-	case m.Verdict == Passed:
+	m := Message{Body: res.value(), Extra: res.Extra, Always: true}
+	if f.b.Inbound(context.Background(), &m); m.Verdict == Passed {
 		return res, true
-	case res.Error != nil:
-		return &Result{Error: m.Body}, m.Verdict != Withheld
 	}
-	return &Result{Body: m.Body, Extra: res.Extra}, m.Verdict != Withheld
+	return res.with(m.Body, m.Extra), m.Verdict != Withheld
 }
 
 // foldMeta is the key of _meta that tells a program what was folded. Models do not see it.

@@ -75,8 +75,13 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 
 // call runs a tool that answers body, in b or in main.
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
+	return f.run(b, Result{Body: json.RawMessage(body)})
+}
+
+// run is call for any answer.
+func (f *foldBench) run(b *folding.Branch, answer Result) (*Call, *Result, error) {
 	c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
-	h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
+	h := wrap(func(context.Context, *Call) (*Result, error) { return &answer, nil },
 		Meter(f.m, noLimits, f.gauge), Fold(f.store, f.gauge, func() *FoldPolicy { return &f.policy }, testBoundary(f.t), slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
 	return c, res, err
@@ -391,6 +396,34 @@ func TestFoldLosesNothing(t *testing.T) {
 	c, res, err := f.call(f.branch(800), body)
 	if err != nil || !c.Outcome.Truncated || f.gauge.Result(res) > 800 {
 		t.Errorf("with a closed store, over the budget: truncated = %v, %v", c.Outcome.Truncated, err)
+	}
+}
+
+// A stored result has no secret that the policy lets through, not even beside the result or the error.
+// The rest of what stands there is delivered or stored.
+func TestStoredWithoutSecrets(t *testing.T) {
+	f := newFoldBench(t)
+	f.policy.MainThreshold = 500
+	extra := []byte(`,"x":"` + strings.Repeat("word ", 200) + secret + `","y":"kept"`)
+	for _, answer := range []Result{
+		{Body: json.RawMessage(textBody(words(1000) + secret)), Extra: extra},
+		{Body: json.RawMessage(textBody(words(1000))), Extra: extra},
+		{Error: json.RawMessage(`{"code":1,"message":` + string(rawjson.Quote(words(4000)+secret)) + `}`), Extra: extra},
+	} {
+		c, res, err := f.run(nil, answer)
+		if err != nil || !c.Outcome.Folded {
+			t.Fatalf("folded = %v, %v", c.Outcome.Folded, err)
+		}
+		stored, err := f.store.Get(t.Context(), me, "", c.Outcome.Fold)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(stored.Text, secret) {
+			t.Errorf("the secret of %.30s%.30s is stored", answer.Body, answer.Error)
+		}
+		if !strings.Contains(stored.Text, "word word") || !strings.Contains(string(res.Extra), "kept") {
+			t.Errorf("what stands beside %.30s%.30s is lost", answer.Body, answer.Error)
+		}
 	}
 }
 

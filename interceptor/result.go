@@ -19,6 +19,22 @@ type Result struct {
 	counted bool
 }
 
+// value returns the result or the error object.
+func (r *Result) value() json.RawMessage {
+	if r.Error != nil {
+		return r.Error
+	}
+	return r.Body
+}
+
+// with returns r with another result or error object, and other members beside it.
+func (r *Result) with(value json.RawMessage, extra []byte) *Result {
+	if r.Error != nil {
+		return &Result{Error: value, Extra: extra}
+	}
+	return &Result{Body: value, Extra: extra}
+}
+
 // Failed reports whether the result is an error object, or a tool's with isError.
 func (r *Result) Failed() bool {
 	failed, _ := rawjson.Get(r.Body, "isError")
