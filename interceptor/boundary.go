@@ -110,10 +110,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	}
 	beside := Message{clean: true} // the parts that are left out if they must not pass
 	if len(m.Extra) > 0 {
-		object := judge(ctx, &beside, a, b.Scrubber.JSON, append(append([]byte{'{'}, m.Extra[1:]...), '}'))
-		if m.Extra = nil; len(object) > len("{}") {
-			m.Extra = append([]byte{','}, object[1:len(object)-1]...)
-		}
+		m.Extra = extraOf(judge(ctx, &beside, a, b.Scrubber.JSON, objectOf(m.Extra)))
 	}
 	if len(m.Header) > 0 {
 		all := m.Header
@@ -179,12 +176,7 @@ func (b *Boundary) server(c *Call) string {
 	if t := &c.Target; t.Server != "" || len(t.Candidates) == 0 || c.Origin.Direction == FromUpstream {
 		return t.Server
 	}
-	return b.strictest(c.Target.Candidates)
-}
-
-// strictest returns the server with the strictest policy for arguments.
-func (b *Boundary) strictest(servers []string) string {
 	order := []Action{Off, Report, Redact, Block}
 	strictness := func(server string) int { return slices.Index(order, b.Policy(server).Arguments) }
-	return slices.MaxFunc(servers, func(x, y string) int { return cmp.Compare(strictness(x), strictness(y)) })
+	return slices.MaxFunc(c.Target.Candidates, func(x, y string) int { return cmp.Compare(strictness(x), strictness(y)) })
 }

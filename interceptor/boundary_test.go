@@ -99,7 +99,7 @@ func TestBoundary(t *testing.T) {
 	if b.Inbound(t.Context(), &m); m.Verdict != Withheld || m.Body != nil || m.Extra != nil || m.Err == nil {
 		t.Errorf("a message that can't be read is %+v, want it withheld", m)
 	}
-	if got := b.strictest([]string{"off", "block", "redact"}); got != "block" {
+	if got := b.server(&Call{Target: Target{Candidates: []string{"off", "block", "redact"}}}); got != "block" {
 		t.Errorf("the strictest policy is that of %q, want block", got)
 	}
 }

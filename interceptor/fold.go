@@ -193,7 +193,7 @@ func (c *Call) keep() {
 		return
 	}
 	stored := c.toStore(f.store.NewHandle())
-	stored.Kind, stored.Text = string(preview.JSON), cmp.Or(string(res.Error), string(res.Body))
+	stored.Kind, stored.Text = string(preview.JSON), string(res.value())
 	if p := split(res, false); c.foldable(res) && !res.opaque() && len(p.kept) == 0 && p.text != "" {
 		stored.Kind, stored.Text, stored.Structured = string(preview.Plain), p.text, string(p.structured)
 	}

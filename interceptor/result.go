@@ -99,9 +99,9 @@ const (
 // split takes a result apart, to fold or to cut it. Beside a text that is cut, nothing stays but what
 // is free, and a workflow's handle.
 func split(r *Result, cut bool) parts {
-	p, s, body, rest := parts{at: place(r.Body), fault: r.Error != nil}, splitter{cut: cut, free: 4 * freeBytes}, r.Body, []byte(nil)
+	p, s, body, rest := parts{at: place(r.Body), fault: r.Error != nil}, splitter{cut: cut, free: 4 * freeBytes}, r.value(), []byte(nil)
 	if p.fault {
-		body, p.at = r.Error, []string{"message"}
+		p.at = []string{"message"}
 	}
 	if !cut {
 		s.room, s.links = caption, linkBytes
@@ -120,10 +120,9 @@ func split(r *Result, cut bool) parts {
 	}
 	var beside []byte
 	if len(r.Extra) > 0 {
-		var extra []byte
-		if extra, beside = s.object(append(append([]byte{'{'}, r.Extra[1:]...), '}'), nil); len(extra) > len("{}") {
-			p.extra = append([]byte{','}, extra[1:len(extra)-1]...)
-		}
+		var stays []byte
+		stays, beside = s.object(objectOf(r.Extra), nil)
+		p.extra = extraOf(stays)
 	}
 	if cut {
 		return p
@@ -273,9 +272,9 @@ func (s *splitter) block(b []byte) {
 	media := kind == "image" || kind == "audio" || blob && !ok
 	ok = ok && !blob && (kind == "text" || kind == "resource") && rawjson.KindOf(lit) == rawjson.String && len(b)-len(lit) <= max(caption, len(lit))
 	switch {
-	case isNotice(b) && s.notice == nil:
+	case marked(b, metaNotice) && s.notice == nil:
 		s.notice = b
-	case isHandle(b) && !s.handle:
+	case marked(b, MetaContextID) && !s.handle:
 		s.kept, s.handle = append(s.kept, b), true
 	case ok && kind == "resource":
 		uri, _ := rawjson.GetString(b, "resource", "uri")
@@ -305,18 +304,29 @@ func (s *splitter) add(text string) {
 	s.text.WriteString(text)
 }
 
-const maxHandleBlock = 512 // bytes; a larger block is no handle
+const maxMarked = 512 // bytes of the largest block of foldgate's own
 
-// isHandle reports whether a content block carries a workflow's handle. Fold leaves it in place,
-// because the next call needs it.
-func isHandle(block []byte) bool {
-	_, marked := rawjson.Get(block, "_meta", MetaContextID)
-	return marked && len(block) <= maxHandleBlock
+// marked reports whether a key of _meta marks a content block as foldgate's own: the notice of inspect, or
+// a workflow's handle. Fold leaves these in place; the next call needs the handle.
+func marked(block []byte, key string) bool {
+	_, ok := rawjson.Get(block, "_meta", key)
+	return ok && len(block) <= maxMarked
 }
 
 // contentOf returns a tool result without the closing brace.
 func contentOf(blocks []byte) []byte {
 	return append(append([]byte(`{"content":[`), blocks...), ']')
+}
+
+// objectOf returns an object of members that stand beside params or a result, each after a comma.
+func objectOf(extra []byte) []byte { return append(append([]byte{'{'}, extra[1:]...), '}') }
+
+// extraOf returns the members of an object as they stand beside params or a result, nil if there are none.
+func extraOf(object []byte) []byte {
+	if len(object) <= len("{}") {
+		return nil
+	}
+	return append([]byte{','}, object[1:len(object)-1]...)
 }
 
 func textBlock(text string) []byte {

@@ -36,10 +36,7 @@ func Scrub(b *Boundary) Middleware {
 			if o.Checked {
 				return res, nil
 			}
-			m = Message{Server: t.Server, Body: res.Body, Extra: res.Extra}
-			if res.Error != nil {
-				m.Body = res.Error
-			}
+			m = Message{Server: t.Server, Body: res.value(), Extra: res.Extra}
 			err = b.cross(ctx, c, &m, !fromUpstream, "result")
 			o.Findings, o.Clean = append(o.Findings, m.Found...), m.clean
 			switch {
@@ -47,10 +44,8 @@ func Scrub(b *Boundary) Middleware {
 				return nil, err
 			case m.Verdict == Passed:
 				return res, nil
-			case res.Error != nil:
-				return &Result{Error: m.Body, Extra: m.Extra}, nil
 			}
-			return &Result{Body: m.Body, Extra: m.Extra}, nil
+			return res.with(m.Body, m.Extra), nil
 		}
 	}
 }

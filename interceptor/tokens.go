@@ -81,7 +81,7 @@ func (tm TokenMeter) Message(body json.RawMessage, extra []byte) int {
 	t := tally{TokenMeter: tm, free: freeBytes}
 	n := t.object(body, message)
 	if len(extra) > 0 {
-		n += t.object(append(append([]byte{'{'}, extra[1:]...), '}'), meta)
+		n += t.object(objectOf(extra), meta)
 	}
 	return n
 }

@@ -291,11 +291,11 @@ func (r *Recorder) beside(extra []byte, action string) []byte {
 	if len(extra) == 0 {
 		return nil
 	}
-	object, _, ok := r.check(append(append([]byte{'{'}, extra[1:]...), '}'), action)
+	object, _, ok := r.check(objectOf(extra), action)
 	if !ok {
 		return append([]byte(`,"withheld":`), object...)
 	}
-	return append([]byte{','}, object[1:len(object)-1]...)
+	return extraOf(object)
 }
 
 // word returns a text that a host or a server chooses, such as a name, a method or an id, as records
