@@ -221,7 +221,7 @@ func TestHandleBlock(t *testing.T) {
 	if p.text != "long" || len(p.kept) != 1 || !strings.Contains(string(p.kept[0]), flowID) {
 		t.Errorf("text %q, kept %s; want the handle kept", p.text, p.kept)
 	}
-	if marked([]byte(`{"type":"text","text":"` + strings.Repeat("x", maxMarked) + `","_meta":{"` + MetaContextID + `":"x"}}`), MetaContextID) {
+	if marked([]byte(`{"type":"text","text":"`+strings.Repeat("x", maxMarked)+`","_meta":{"`+MetaContextID+`":"x"}}`), MetaContextID) {
 		t.Error("a long text passes as a handle")
 	}
 }

@@ -17,9 +17,6 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// path is a compiled JSONPath (RFC 9535). It selects nothing if it is nil.
-type path jp.Expr
-
 // Bounds of a path. The documents are foreign and up to 16 MB, and evaluation can't be stopped.
 // So a path is refused at start unless its time is linear in the document.
 const (
@@ -28,50 +25,44 @@ const (
 	maxIndex  = 1 << 30 // of indexes and slices: the library overflows on larger ones
 )
 
-// Path is a compiled JSONPath. The zero value selects nothing.
-type Path struct{ p path }
-
-// ParsePath compiles a JSONPath that takes no long on large documents. The error says how to write it.
-func ParsePath(s string) (Path, error) {
-	p, err := compilePath(s)
-	return Path{p}, err
-}
+// Path is a compiled JSONPath (RFC 9535). The zero value selects nothing.
+type Path struct{ expr jp.Expr }
 
 // Select returns what p selects of a document, as encoding/json decodes it, and at most limit values.
 func (p Path) Select(doc any, limit int) (found []any) {
 	defer func() {
-		if recover() != nil { // a fault of the library
+		if recover() != nil { // a fault of the library must not stop the call
 			found = nil
 		}
 	}()
-	if doc == nil || p.p == nil {
+	if doc == nil || p.expr == nil {
 		return nil
 	}
-	found = jp.Expr(p.p).Get(doc)
+	found = p.expr.Get(doc)
 	return found[:min(len(found), limit)]
 }
 
-// compilePath parses and checks a path. The error says how to write it.
-func compilePath(s string) (p path, err error) {
+// ParsePath compiles a JSONPath that takes no long on large documents. The error says how to write it.
+func ParsePath(s string) (p Path, err error) {
 	defer func() { // the library panics on some faults
 		if f := recover(); f != nil {
-			p, err = nil, fmt.Errorf("%q is not a JSONPath: %v", s, f)
+			p, err = Path{}, fmt.Errorf("%q is not a JSONPath: %v", s, f)
 		}
 	}()
 	switch {
 	case !strings.HasPrefix(s, "$"):
-		return nil, fmt.Errorf("%q is not a JSONPath: it begins with $", s)
+		return p, fmt.Errorf("%q is not a JSONPath: it begins with $", s)
 	case len(s) > maxPath:
-		return nil, fmt.Errorf("the path has %d bytes, more than %d", len(s), maxPath)
+		return p, fmt.Errorf("the path has %d bytes, more than %d", len(s), maxPath)
 	}
 	x, err := jp.ParseString(s)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a JSONPath: %w", s, err)
+		return p, fmt.Errorf("%q is not a JSONPath: %w", s, err)
 	}
 	if err := checkPath(x); err != nil {
-		return nil, fmt.Errorf("%q %w", s, err)
+		return p, fmt.Errorf("%q %w", s, err)
 	}
-	return path(x), nil
+	return Path{x}, nil
 }
 
 // checkPath refuses paths that take too long on large documents.
@@ -230,7 +221,7 @@ func numbers(v any) any {
 }
 
 // namedValues returns the values of each path that has any, by name.
-func namedValues(paths map[string]path, doc any) map[string][]string {
+func namedValues(paths map[string]Path, doc any) map[string][]string {
 	out := map[string][]string{}
 	for name, p := range paths {
 		if v := p.values(doc); len(v) > 0 {
@@ -241,7 +232,7 @@ func namedValues(paths map[string]path, doc any) map[string][]string {
 }
 
 // key returns a hash of all values of the paths, or "" without paths.
-func key(paths []path, doc any) string {
+func key(paths []Path, doc any) string {
 	if len(paths) == 0 {
 		return ""
 	}
@@ -254,17 +245,8 @@ func key(paths []path, doc any) string {
 
 // values returns the hashes of the scalars that p selects, sorted and distinct. It leaves out
 // null and the empty string.
-func (p path) values(doc any) (out []string) {
-	defer func() {
-		if recover() != nil { // a fault of the library must not stop the call
-			out = nil
-		}
-	}()
-	if doc == nil || p == nil {
-		return nil
-	}
-	selected := jp.Expr(p).Get(doc)
-	for _, v := range selected[:min(len(selected), maxValues)] {
+func (p Path) values(doc any) (out []string) {
+	for _, v := range p.Select(doc, maxValues) {
 		if s := scalar(v); s != "" && len(s) <= maxValue {
 			out = append(out, hash(s))
 		}

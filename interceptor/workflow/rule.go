@@ -79,8 +79,8 @@ type Rule struct {
 	ToolSpec
 	Workflow      *Workflow
 	At            string // the place in the configuration, such as "link[0]"
-	capture, join map[string]path
-	key           []path
+	capture, join map[string]Path
+	key           []Path
 }
 
 // Fault is one mistake in a [Spec].
@@ -157,7 +157,7 @@ func (c *compiler) compile(s Spec) {
 }
 
 func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
-	r := &Rule{ToolSpec: t, Workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
+	r := &Rule{ToolSpec: t, Workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]Path{}, capture: map[string]Path{}}
 	if r.Step == "" {
 		r.Step = t.Tool
 	}
@@ -166,8 +166,8 @@ func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
 		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.Workflow.Name)
 	}
 	c.rules.tools[k] = r
-	compile := func(at, expr string) (p path) {
-		p, err := compilePath(expr)
+	compile := func(at, expr string) (p Path) {
+		p, err := ParsePath(expr)
 		if err != nil {
 			c.bad(r.At+"."+at, "%v", err)
 		}

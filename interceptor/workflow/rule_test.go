@@ -100,7 +100,7 @@ func TestValues(t *testing.T) {
 		"$.structuredContent.list[5].o": {"1"},
 		"$..o":                          {"1"},
 	} {
-		p, err := compilePath(expr)
+		p, err := ParsePath(expr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,8 +155,8 @@ func TestPathTooDear(t *testing.T) {
 		{"a", "begins with $"},
 		{"$[", "not a JSONPath"},
 	} {
-		if _, err := compilePath(tt.path); err == nil || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("compilePath(%.60q) = %v, want it to say %s", tt.path, err, tt.says)
+		if _, err := ParsePath(tt.path); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("ParsePath(%.60q) = %v, want it to say %s", tt.path, err, tt.says)
 		}
 	}
 }
@@ -169,9 +169,9 @@ func TestPathSelects(t *testing.T) {
 		"$.arguments.a[0:2].id": {"1", "two"}, "$.arguments['a','b'].id": {"4"}, "$.arguments.a[?(@.k =~ /^x/)].id": {"1"}, "$.arguments.a[?@.k].id": {"1", "two"},
 		"$.arguments.a[?(@.id == 'two' || @.id == 3)].id": {"two", "3"}, "$..[?(@.k == 'y')].id": {"two"}, "$.none": nil,
 	} {
-		x, err := compilePath(p)
+		x, err := ParsePath(p)
 		if err != nil {
-			t.Errorf("compilePath(%q) = %v", p, err)
+			t.Errorf("ParsePath(%q) = %v", p, err)
 			continue
 		}
 		var hashes []string
@@ -192,7 +192,7 @@ func FuzzPath(f *testing.F) {
 		f.Add(s, `{"a":[{"id":1},{"id":"x"}],"structuredContent":{"signals":[{"id":"y"}]}}`)
 	}
 	f.Fuzz(func(t *testing.T, expr, doc string) {
-		p, err := compilePath(expr)
+		p, err := ParsePath(expr)
 		if err != nil || !json.Valid([]byte(doc)) {
 			return
 		}
