@@ -305,12 +305,11 @@ func encodeResult(res mcp.Result) (json.RawMessage, error) {
 func withParams(req mcp.Request, params json.RawMessage) (mcp.Request, error) {
 	out := reflect.New(reflect.TypeOf(req).Elem())
 	out.Elem().Set(reflect.ValueOf(req).Elem())
-	field := out.Elem().FieldByName("Params")
-	p := reflect.New(field.Type().Elem())
+	p := reflect.New(reflect.TypeOf(req.GetParams()).Elem())
 	if err := json.Unmarshal(params, p.Interface()); err != nil {
 		return nil, err
 	}
-	field.Set(p)
+	out.Elem().FieldByName("Params").Set(p)
 	return out.Interface().(mcp.Request), nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -36,7 +35,7 @@ func (f *Foldgate) send(next mcp.MethodHandler) mcp.MethodHandler {
 		if !ok {
 			return nil, errors.New("fg.Sending() is middleware for servers")
 		}
-		out := &outgoing{f: f, s: f.knownSession(ctx, ss), ss: ss, next: next, method: method, req: req}
+		out := &outgoing{f: f, s: f.knownSession(ctx, ss), next: next, method: method, req: req}
 		if r := requestOf(ctx); r != nil {
 			out.cause = r.call
 		}
@@ -67,20 +66,10 @@ func (f *Foldgate) knownSession(ctx context.Context, ss *mcp.ServerSession) *ses
 type outgoing struct {
 	f      *Foldgate
 	s      *session
-	ss     *mcp.ServerSession
 	cause  *interceptor.Call // during which the server sends it; nil if it is not known
 	next   mcp.MethodHandler
 	method string
 	req    mcp.Request
-}
-
-// with returns the request with other params.
-func (o *outgoing) with(params json.RawMessage) (mcp.Request, error) {
-	p := reflect.New(reflect.TypeOf(o.req.GetParams()).Elem()).Interface()
-	if err := json.Unmarshal(params, p); err != nil {
-		return nil, err
-	}
-	return &mcp.ServerRequest[mcp.Params]{Session: o.ss, Params: p.(mcp.Params), Extra: o.req.GetExtra()}, nil
 }
 
 // notify sends a notification, if foldgate lets it go.
@@ -106,7 +95,7 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 	err := f.engine.Admit(ctx, n, &m)
 	req := o.req
 	if err == nil && m.Verdict == interceptor.Redacted {
-		req, err = o.with(m.Body)
+		req, err = withParams(o.req, m.Body)
 	}
 	if err == nil {
 		_, err = o.next(ctx, o.method, req)
@@ -132,12 +121,12 @@ func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result,
 		c.Origin.Correlates, c.Origin.Revision, c.Origin.Traceparent = []string{why.Outcome.Record}, why.Origin.Revision, why.Outgoing()
 		c.Attribution.Branch = why.Attribution.Branch
 	}
-	r := &request{f: f, s: o.s, ss: o.ss, ctx: ctx, call: c}
+	r := &request{f: f, s: o.s, ctx: ctx, call: c}
 	res, err := f.chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		req := o.req
 		if !bytes.Equal(c.Target.Forward, params) {
 			var err error
-			if req, err = o.with(c.Target.Forward); err != nil {
+			if req, err = withParams(o.req, c.Target.Forward); err != nil {
 				return nil, err
 			}
 		}
