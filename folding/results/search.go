@@ -117,22 +117,17 @@ const markOn, markOff = "\x01", "\x02"
 
 // rank returns the passages that fit a query, the best first.
 func rank(ctx context.Context, db *sql.DB, first []int, query string, limit int) ([]Hit, error) {
-	rows, err := db.QueryContext(ctx, "SELECT rowid, highlight(passages, 0, ?, ?) FROM passages WHERE passages MATCH ? ORDER BY bm25(passages), rowid LIMIT ?",
-		markOn, markOff, query, limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
+	const match = "SELECT rowid, highlight(passages, 0, ?, ?) FROM passages WHERE passages MATCH ? ORDER BY bm25(passages), rowid LIMIT ?"
 	var hits []Hit
-	for rows.Next() {
-		var row int
-		var body string
-		if err := rows.Scan(&row, &body); err != nil {
+	var row int
+	var body string
+	for err := range sqlitedb.Rows(ctx, db, []any{&row, &body}, match, markOn, markOff, query, limit) {
+		if err != nil {
 			return nil, err
 		}
 		hits = append(hits, snippet(body, first[row-1]))
 	}
-	return hits, rows.Err()
+	return hits, nil
 }
 
 // snippet returns the marked lines of a passage and their neighbors.
