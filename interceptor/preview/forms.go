@@ -19,11 +19,13 @@ type form struct {
 	lead  string   // the field of which the first entry of each value is shown
 	brief []string // the fields that stand for an entry of several lines
 	many  string   // the field of which an entry may have several values
+
+	entryRE, moreRE *regexp.Regexp // of entry and more; moreRE is nil without more
 }
 
 // forms are tried in this order.
-var forms = sync.OnceValue(func() []*compiled {
-	return compileForms([]form{
+var forms = sync.OnceValue(func() []*form {
+	all := []*form{
 		{kind: GitLog, noun: "commit", first: true, least: 1, brief: []string{"commit", "subject"}, many: "path",
 			entry: `^[*|\\/ ]*commit (?P<commit>[0-9a-f]{7,40})\b`,
 			more:  `^[|\\/ ]*(?:Author: +(?P<author>.*?) <|(?:Author)?Date: +(?P<date>.*)|    (?P<subject>\S.*)|diff --git a/(?P<path>\S+)| (?P<path2>\S+) +\| +(?:\d+|Bin))`},
@@ -91,28 +93,18 @@ var forms = sync.OnceValue(func() []*compiled {
 		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>\S+(?: \S+){0,3})$`},
 		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"range", "mapping", "Size"},
 			entry: `^(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
-	})
-})
-
-// compiled is a form with its expressions.
-type compiled struct {
-	form
-	entryRE, moreRE *regexp.Regexp
-}
-
-func compileForms(fs []form) []*compiled {
-	out := make([]*compiled, len(fs))
-	for i, f := range fs {
-		out[i] = &compiled{form: f, entryRE: regexp.MustCompile(f.entry)}
+	}
+	for _, f := range all {
+		f.entryRE = regexp.MustCompile(f.entry)
 		if f.more != "" {
-			out[i].moreRE = regexp.MustCompile(f.more)
+			f.moreRE = regexp.MustCompile(f.more)
 		}
 	}
-	return out
-}
+	return all
+})
 
 // fits reports whether the sampled lines have the form.
-func (c *compiled) fits(sample []string) bool {
+func (c *form) fits(sample []string) bool {
 	if len(sample) == 0 || c.first && !c.entryRE.MatchString(sample[0]) {
 		return false
 	}
@@ -136,7 +128,7 @@ func (c *compiled) fits(sample []string) bool {
 const maxForm = 4 << 10 // bytes of a line that can have a form
 
 // read adds the entries of the text.
-func (c *compiled) read(f *findings) {
+func (c *form) read(f *findings) {
 	e := &entries{noun: c.noun, shown: c.brief, many: c.many}
 	for i, l := range f.lines {
 		if len(l) > maxForm {
