@@ -214,7 +214,7 @@ func (e *entries) tell(f *findings, lead string, show showEntry) {
 			e.tellNumbers(f, c, head, scale, show)
 			scale *= 0.95
 		default:
-			if isPathName(c.name) {
+			if c.name == "path" || c.name == "file" {
 				c.paths(f)
 			}
 			if e.tellValues(f, c, head, c.name == lead, scale, show) {
@@ -373,8 +373,6 @@ func (e *entries) title(at int) string {
 }
 
 var isID = regexp.MustCompile(`(?i)(?:^|[_.-])p*id$|^number$`)
-
-func isPathName(name string) bool { return name == "path" || name == "file" }
 
 // paths tells how many of the paths have each extension, and how many are in each directory.
 func (c *column) paths(f *findings) {

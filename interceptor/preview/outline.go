@@ -320,6 +320,13 @@ func readYAML(f *findings, _ []string) bool {
 		name   string
 	}
 	var path []level
+	within := func() string { // the names in path
+		var names []string
+		for _, v := range path {
+			names = append(names, v.name)
+		}
+		return strings.Join(names, ".")
+	}
 	children := map[string]int{}
 	var order []string
 	top, text := 0, -1 // the line of the top key; the indentation around a block of text
@@ -358,7 +365,7 @@ func readYAML(f *findings, _ []string) bool {
 		}
 		if item && len(path) < 2 {
 			items.begin(i)
-			items.set("in", join(path, func(v level) string { return v.name }))
+			items.set("in", within())
 			o.put(1, i)
 		}
 		if !ok {
@@ -368,7 +375,7 @@ func readYAML(f *findings, _ []string) bool {
 			items.set(name, value)
 		}
 		if n := len(path); n < 3 && !item {
-			parent := join(path, func(v level) string { return v.name })
+			parent := within()
 			if children[parent] == 0 && parent != "" {
 				order = append(order, parent)
 			}
@@ -423,14 +430,6 @@ func readYAML(f *findings, _ []string) bool {
 func mayBeYAML(l string) bool {
 	name, _, ok := key(l)
 	return ok && !strings.Contains(name, " ") || startsWith(l, []string{"---", "- ", " ", "#", "..."}) && strings.TrimSpace(l) != ""
-}
-
-func join[T any](path []T, name func(T) string) string {
-	var out []string
-	for _, p := range path {
-		out = append(out, name(p))
-	}
-	return strings.Join(out, ".")
 }
 
 // readConfig reads sections with keys, as in INI and TOML, and lines of key=value.

@@ -15,13 +15,8 @@ type doc struct {
 
 func newDoc(text string) *doc {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	dirty := strings.ContainsAny(text, "\x1b\b")
 	for i, l := range lines {
-		l = strings.TrimSuffix(l, "\r")
-		if dirty {
-			l = plainLine(l)
-		}
-		lines[i] = l
+		lines[i] = plainLine(strings.TrimSuffix(l, "\r"))
 	}
 	return &doc{text, lines}
 }
