@@ -206,7 +206,13 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 				return err
 			}
 			done := t.app.working(cmd, cmd.CommandPath())
-			g, err := query.ShowAll(cmd.Context(), dirs, args[0])
+			set, err := query.OpenAll(cmd.Context(), dirs)
+			if err != nil {
+				done()
+				return err
+			}
+			defer set.Close()
+			g, err := set.Show(cmd.Context(), args[0])
 			if done(); err != nil {
 				return err
 			}

@@ -105,29 +105,6 @@ func merge(ctx context.Context, dirs []string, sources []iter.Seq2[*trace.Record
 	return nil
 }
 
-// ShowAll is [Index.Show] for the first of several journals that has the message. It sets the Instance
-// of the records.
-func ShowAll(ctx context.Context, dirs []string, id string) (g *Graph, err error) {
-	for i, dir := range dirs {
-		var x *Index
-		if x, err = Open(ctx, dir); err != nil {
-			return nil, err
-		}
-		g, err = x.Show(ctx, id)
-		x.Close()
-		if err == nil {
-			instance := instanceOf(dirs, i)
-			for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
-				r.Instance = instance
-			}
-		}
-		if !errors.Is(err, ErrNotFound) {
-			break
-		}
-	}
-	return g, err
-}
-
 // ErrUnknown is in the errors of [Filter.Resolve] for names that no record has.
 var ErrUnknown = errors.New("no record has the name")
 

@@ -110,10 +110,6 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 	}
 	deadline := time.Now().Add(q.Wait)
 	parts := make([]found, len(s))
-	var dirs []string
-	for _, x := range s {
-		dirs = append(dirs, x.dir)
-	}
 	for i, x := range s {
 		err := x.retry(ctx, func() (err error) {
 			search, cancel := context.WithDeadline(ctx, deadline)
@@ -125,7 +121,7 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 		if err != nil {
 			return p, err
 		}
-		instance := instanceOf(dirs, i)
+		instance := s.instance(i)
 		for _, h := range parts[i].hits {
 			h.record.Instance = instance
 		}
@@ -423,15 +419,31 @@ func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace
 	return nil, nil, nil, false, 0, fmt.Errorf("%.80q: %w", id, ErrNotFound)
 }
 
-// Show is [Index.Show] for the first index that has the message.
+// Show is [Index.Show] for the first index that has the message. It sets the Instance of the records.
 func (s Set) Show(ctx context.Context, id string) (g *Graph, err error) {
 	err = ErrNotFound
-	for _, x := range s {
-		if g, err = x.Show(ctx, id); !errors.Is(err, ErrNotFound) {
-			break
+	for i, x := range s {
+		if g, err = x.Show(ctx, id); errors.Is(err, ErrNotFound) {
+			continue
+		} else if err != nil {
+			return nil, err
 		}
+		instance := s.instance(i)
+		for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
+			r.Instance = instance
+		}
+		return g, nil
 	}
-	return g, err
+	return nil, err
+}
+
+// instance returns the Instance of the records of one of the journals.
+func (s Set) instance(journal int) string {
+	var dirs []string
+	for _, x := range s {
+		dirs = append(dirs, x.dir)
+	}
+	return instanceOf(dirs, journal)
 }
 
 // Values returns at most limit values that records have of context, kind, session, principal, server,
