@@ -63,7 +63,6 @@ type exporter struct {
 	offset int64  // in file: of the line of the record state.Seq, or 0
 	// damaged is the number of the record that the last damaged line seems to be, which is logged once.
 	damaged uint64
-	wait    time.Duration // before the next attempt, 0 after a success
 }
 
 // Start sends the records of the journal in dir, the oldest first and then each new one within about
@@ -100,17 +99,21 @@ func Start(dir string, to sdklog.Exporter, about *resource.Resource, log *slog.L
 // run sends batches until ctx is done, or closing has a value and nothing is left or a batch fails.
 func (e *exporter) run(ctx context.Context, closing <-chan context.Context) {
 	ending := false
+	var failing time.Duration // the wait after the last failure, 0 after a success
 	for ctx.Err() == nil {
 		more, err := e.step(ctx)
 		wait := pollInterval
-		switch {
-		case err != nil:
-			e.failed(err)
-			wait = e.wait
-		case more:
-			e.wait, wait = 0, 0
-		default:
-			e.wait = 0
+		if more {
+			wait = 0
+		}
+		if err == nil {
+			failing = 0
+		} else {
+			if failing == 0 || failing == maxWait { // the first failure, and each that comes after the longest wait
+				e.log.Error("trace records are not exported; foldgate tries again", "after seq", e.state.Seq, "err", err)
+			}
+			failing = min(max(2*failing, pollInterval), maxWait)
+			wait = failing
 		}
 		if ending && (err != nil || !more) {
 			return
@@ -122,14 +125,6 @@ func (e *exporter) run(ctx context.Context, closing <-chan context.Context) {
 		case <-time.After(wait):
 		}
 	}
-}
-
-// failed logs the first failure, and each that comes after the longest wait.
-func (e *exporter) failed(err error) {
-	if e.wait == 0 || e.wait == maxWait {
-		e.log.Error("trace records are not exported; foldgate tries again", "after seq", e.state.Seq, "err", err)
-	}
-	e.wait = min(max(2*e.wait, pollInterval), maxWait)
 }
 
 // step sends one batch, and reports whether there was one.
