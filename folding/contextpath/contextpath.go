@@ -137,17 +137,6 @@ func (p Path) InTree(root Path) bool {
 // first-level paths.
 func (p Path) IsChild(parent Path) bool { return p != Main && p.Parent() == parent }
 
-// Ancestors returns the paths above p, the root first; nil for main and roots.
-func (p Path) Ancestors() []Path {
-	var up []Path
-	for i := 0; i < len(p); i++ {
-		if p[i] == '/' {
-			up = append(up, p[:i])
-		}
-	}
-	return up
-}
-
 // Join returns the path of sub below p, or p if sub is "". It returns an [*Error] if sub is not a
 // path or the result breaks a limit. The result is always in the tree of p.
 func (p Path) Join(sub string) (Path, error) {
