@@ -3,6 +3,7 @@ package query
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +77,7 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 			return nil, err
 		}
 		p := contextpath.Path(r.Context)
-		for _, up := range p.Ancestors() {
+		for up := p; up != contextpath.Main; up = up.Parent() {
 			get(up)
 		}
 		n := get(p)
@@ -125,37 +126,32 @@ type Stats struct {
 	SavedComputed int `json:"saved_computed"`
 }
 
+// dimensions give the values that a record has of each dimension; "" is none.
+var dimensions = map[string]func(*trace.Record) []string{
+	"branch":    func(r *trace.Record) []string { return []string{cmp.Or(trace.BranchOf(r.Context), "main")} },
+	"day":       func(r *trace.Record) []string { return []string{r.TS[:min(len(r.TS), len(time.DateOnly))]} },
+	"instance":  func(r *trace.Record) []string { return []string{r.Instance} },
+	"principal": func(r *trace.Record) []string { return []string{r.AuditOrEmpty().Principal} },
+	"rule":      func(r *trace.Record) []string { return rules(r.AuditOrEmpty()) },
+	"server":    func(r *trace.Record) []string { return []string{r.AuditOrEmpty().Server} },
+	"session":   func(r *trace.Record) []string { return []string{r.AuditOrEmpty().Session} },
+	"team":      func(r *trace.Record) []string { return []string{r.AuditOrEmpty().Team} },
+	"tool": func(r *trace.Record) []string {
+		return []string{strings.TrimPrefix(r.AuditOrEmpty().Server+"/"+r.AuditOrEmpty().Tool, "/")}
+	},
+}
+
 // Dimensions are the names that [Keys] takes.
-var Dimensions = []string{"branch", "day", "instance", "principal", "rule", "server", "session", "team", "tool"}
+var Dimensions = slices.Sorted(maps.Keys(dimensions))
 
 // Keys returns the rows of a table by these dimensions that r belongs to, such as "alice 2026-11-21"
 // by principal and day: one for each rule that found something in r or refused it, and none without
 // dimensions.
 func Keys(r *trace.Record, by []string) []string {
-	a, keys := r.AuditOrEmpty(), make([]string, min(len(by), 1))
+	keys := make([]string, min(len(by), 1))
 	for _, dimension := range by {
-		var values, longer []string
-		switch dimension {
-		case "branch":
-			values = []string{cmp.Or(trace.BranchOf(r.Context), "main")}
-		case "day":
-			values = []string{r.TS[:min(len(r.TS), len(time.DateOnly))]}
-		case "instance":
-			values = []string{r.Instance}
-		case "principal":
-			values = []string{a.Principal}
-		case "rule":
-			values = rules(a)
-		case "server":
-			values = []string{a.Server}
-		case "session":
-			values = []string{a.Session}
-		case "team":
-			values = []string{a.Team}
-		case "tool":
-			values = []string{strings.TrimPrefix(a.Server+"/"+a.Tool, "/")}
-		}
-		for _, value := range values {
+		var longer []string
+		for _, value := range dimensions[dimension](r) {
 			for _, key := range keys {
 				longer = append(longer, strings.TrimPrefix(key+" "+cmp.Or(value, "-"), " "))
 			}
