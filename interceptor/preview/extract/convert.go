@@ -214,11 +214,10 @@ func jsonLines(text string) (values []any, n, read int) {
 		dec.UseNumber()
 		var v any
 		if err := dec.Decode(&v); err != nil {
-			var syntax *json.SyntaxError
-			switch {
+			switch syntax, ok := errors.AsType[*json.SyntaxError](err); {
 			case errors.Is(err, io.ErrUnexpectedEOF):
 				return nil, -1, len(text)
-			case errors.As(err, &syntax):
+			case ok:
 				return nil, 0, n + int(syntax.Offset)
 			}
 			return nil, 0, len(text)
@@ -282,23 +281,9 @@ func plainValue(v any, left *int, depth int) (any, error) {
 	}
 	switch v := v.(type) {
 	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, inner := range v {
-			var err error
-			if out[k], err = plainValue(inner, left, depth-1); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
+		return plainMap(v, left, depth)
 	case map[any]any:
-		out := make(map[string]any, len(v))
-		for k, inner := range v {
-			var err error
-			if out[fmt.Sprint(k)], err = plainValue(inner, left, depth-1); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
+		return plainMap(v, left, depth)
 	case []any:
 		out := make([]any, len(v))
 		for i, inner := range v {
@@ -314,6 +299,18 @@ func plainValue(v any, left *int, depth int) (any, error) {
 		return json.Number(fmt.Sprint(v)), nil
 	}
 	return fmt.Sprint(v), nil
+}
+
+// plainMap is plainValue for a mapping.
+func plainMap[K comparable](v map[K]any, left *int, depth int) (any, error) {
+	out := make(map[string]any, len(v))
+	for k, inner := range v {
+		var err error
+		if out[fmt.Sprint(k)], err = plainValue(inner, left, depth-1); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // fromXML converts XML: an element with attributes or children becomes an object, in which attributes
@@ -417,8 +414,8 @@ func fromCSV(text string) (any, string, error) {
 		for _, ok := range seen {
 			named = named && ok
 		}
-		var out []any
-		for _, row := range rows {
+		out := make([]any, len(rows))
+		for n, row := range rows {
 			object, array := map[string]any{}, make([]any, len(row))
 			for i, value := range row {
 				array[i] = value
@@ -426,11 +423,9 @@ func fromCSV(text string) (any, string, error) {
 					object[rows[0][i]] = value
 				}
 			}
-			if !named {
-				out = append(out, array)
-				continue
+			if out[n] = array; named {
+				out[n] = object
 			}
-			out = append(out, object)
 		}
 		if named {
 			return out[1:], "[jq read CSV as JSON: an object a row, all values strings]", nil

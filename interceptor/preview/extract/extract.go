@@ -158,8 +158,7 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	if matched == 1 {
 		head = "[1 line matches"
 	}
-	switch {
-	case t.matches > matched:
+	if t.matches > matched {
 		head += fmt.Sprintf(", %d matches", t.matches)
 	}
 	switch {

@@ -158,7 +158,7 @@ func runChild(ctx context.Context, q question) (string, error) {
 	if err == nil { // an answer over its limit ends too early
 		err = gob.NewDecoder(bytes.NewReader(out.kept)).Decode(&a)
 	}
-	switch ended := errors.As(err, new(*exec.ExitError)); {
+	switch _, ended := errors.AsType[*exec.ExitError](err); {
 	case ctx.Err() != nil:
 		return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
 	case err == nil && a.Fault != "":
@@ -229,8 +229,8 @@ func serveChild(in io.Reader, out io.Writer) error {
 		a.Output, err = runJQ(q.Program, input)
 	}
 	if err != nil {
-		var e *Error
-		if !errors.As(err, &e) {
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
 			return err
 		}
 		a.Fault = e.Text
@@ -256,11 +256,10 @@ func runJQ(program string, input any) (string, error) {
 	for v, ok := iter.Next(); ok; v, ok = iter.Next() {
 		switch v := v.(type) {
 		case error:
-			var halt *gojq.HaltError
-			switch {
+			switch halt, halted := errors.AsType[*gojq.HaltError](v); {
 			case ctx.Err() != nil:
 				return "", wrong("jq", tooMuch)
-			case errors.As(v, &halt) && halt.Value() == nil:
+			case halted && halt.Value() == nil:
 				return outputs(), nil
 			case out.Len() == 0:
 				return "", wrong("jq", "%v", v)
