@@ -79,7 +79,7 @@ func readDiff(f *findings, _ []string) bool {
 			}
 		}
 	}
-	f.ends(0, len(f.lines), 0.3)
+	f.ends(0.3)
 	return true
 }
 
@@ -97,7 +97,7 @@ func readForms(f *findings, sample []string) bool {
 		}
 		f.kind = c.kind
 		c.read(f)
-		f.ends(0, len(f.lines), map[bool]float64{true: 0.4, false: 0.6}[c.brief != nil])
+		f.ends(map[bool]float64{true: 0.4, false: 0.6}[c.brief != nil])
 		if c.kind == Log || c.kind == Compiler {
 			f.faults(nil)
 		}
@@ -267,7 +267,7 @@ func readTests(f *findings, sample []string) bool {
 		}
 	}
 	f.totals = append(f.totals, "results in lines: "+strings.Join(totals, " "))
-	f.ends(0, len(f.lines), 0.3)
+	f.ends(0.3)
 	return true
 }
 
@@ -301,7 +301,7 @@ func readLog(f *findings, sample []string) bool {
 	}
 	e.tell(f, "message", nil)
 	f.faults(levelOf)
-	f.ends(0, len(f.lines), 0.7)
+	f.ends(0.7)
 	return true
 }
 
@@ -538,7 +538,7 @@ func (f *findings) table(rows *entries, columns int) {
 	f.kind = Table
 	f.totals = append(f.totals, plural(columns, "column"))
 	rows.tell(f, "", nil)
-	f.ends(0, len(f.lines), 0.5)
+	f.ends(0.5)
 }
 
 // rule reports whether a line only separates.
@@ -633,7 +633,7 @@ func readColumns(f *findings, sample []string) bool {
 			}
 		}
 		e.tell(f, "", nil)
-		f.ends(0, len(f.lines), 1)
+		f.ends(1)
 		return true
 	}
 	return false

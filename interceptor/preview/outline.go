@@ -136,7 +136,7 @@ func readOutline(f *findings, sample []string) bool {
 		return false
 	}
 	o.tell(f, 8)
-	f.ends(0, len(f.lines), 0.6)
+	f.ends(0.6)
 	return true
 }
 
@@ -422,7 +422,7 @@ func readYAML(f *findings, _ []string) bool {
 	}
 	o.tell(f, 5)
 	f.around(from, to)
-	f.ends(0, len(f.lines), 0.9)
+	f.ends(0.9)
 	return true
 }
 
@@ -469,7 +469,7 @@ func readConfig(f *findings, sample []string) bool {
 	}
 	f.totals = append(f.totals, plural(heads, "section"))
 	o.tell(f, 6)
-	f.ends(0, len(f.lines), 0.7)
+	f.ends(0.7)
 	return true
 }
 
@@ -515,7 +515,7 @@ func readRecords(f *findings, sample []string) bool {
 		}
 	}
 	e.tell(f, first, nil)
-	f.ends(0, len(f.lines), 1)
+	f.ends(1)
 	return true
 }
 
@@ -612,7 +612,7 @@ func readMarkup(f *findings, sample []string) bool {
 	if deep != nil {
 		items.tell(f, "", nil)
 	}
-	f.ends(0, len(f.lines), 1)
+	f.ends(1)
 	return true
 }
 

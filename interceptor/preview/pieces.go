@@ -102,19 +102,19 @@ func (f *findings) fact(worth float64, parts []string, weight func(i int) float6
 	f.facts++
 }
 
-// ends adds the first and the last lines of part from..to (excluded) of the text.
-func (f *findings) ends(from, to int, scale float64) {
-	w := lineWorth * scale
-	notice := from // the end of a comment before the text, such as a licence
-	for notice < to && (isComment(f.lines[notice]) || strings.TrimSpace(f.lines[notice]) == "") {
-		notice++
+// ends adds the first and the last lines of the text.
+func (f *findings) ends(scale float64) {
+	w, from := lineWorth*scale, 0
+	for from < len(f.lines) && (isComment(f.lines[from]) || strings.TrimSpace(f.lines[from]) == "") {
+		from++
 	}
-	if notice-from > 2*firstLines && notice < to {
-		f.line(from, "", wide, w)
-		f.line(from+1, "", wide, w/2)
-		from = notice
+	if from > 2*firstLines && from < len(f.lines) { // behind a long comment, such as a licence
+		f.line(0, "", wide, w)
+		f.line(1, "", wide, w/2)
+	} else {
+		from = 0
 	}
-	for i, n := from, 0; i < to && n < 60; i++ {
+	for i, n := from, 0; i < len(f.lines) && n < 60; i++ {
 		if strings.TrimSpace(f.lines[i]) != "" {
 			first := w
 			if n < firstLines {
@@ -126,7 +126,7 @@ func (f *findings) ends(from, to int, scale float64) {
 		}
 	}
 	w = lineWorth * scale * 0.9
-	for i, n := to-1, 0; i >= from && n < 40; i-- {
+	for i, n := len(f.lines)-1, 0; i >= from && n < 40; i-- {
 		if strings.TrimSpace(f.lines[i]) != "" {
 			f.line(i, "", wide, w)
 			w *= 0.92

@@ -58,7 +58,7 @@ func readPlain(f *findings, sample []string) bool {
 			f.line(i, "", wide, 12)
 		}
 	}
-	f.ends(0, len(f.lines), 1)
+	f.ends(1)
 	f.starts(8)
 	return true
 }
