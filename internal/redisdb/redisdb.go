@@ -46,8 +46,7 @@ var prefixName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 func Open(address, prefix string) (*DB, error) {
 	options, err := valkey.ParseURL(address)
 	if err != nil {
-		var inURL *url.Error // it quotes the URL, and so the password
-		if errors.As(err, &inURL) {
+		if inURL, ok := errors.AsType[*url.Error](err); ok { // it quotes the URL, and so the password
 			err = inURL.Err
 		}
 		return nil, fmt.Errorf("the URL is wrong: use redis://, rediss:// or unix://, such as rediss://user:password@host:6379/0: %w", err)
@@ -214,9 +213,8 @@ func (db *DB) Close() error {
 
 // Diagnose adds the name of the server to an error of it, and the remedy if it is known.
 func (db *DB) Diagnose(err error) error {
-	var unknown x509.UnknownAuthorityError
-	switch {
-	case errors.As(err, &unknown):
+	switch _, unknown := errors.AsType[x509.UnknownAuthorityError](err); {
+	case unknown:
 		return fmt.Errorf("redis at %s: name the file with the certificate of its authority in the URL, by ca=FILE: %w", db.name, err)
 	case strings.Contains(err.Error(), "remote error: tls:"):
 		return fmt.Errorf("redis at %s: it refuses the certificate of foldgate, which cert=FILE and key=FILE name in the URL: %w", db.name, err)
