@@ -75,8 +75,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	o.charged, o.Unconfirmed = true, !o.spend.Confirmed()
 	res, err = next(ctx, c)
 	if err != nil {
-		var ended *folding.EndedError
-		if errors.As(context.Cause(ctx), &ended) {
+		if ended, ok := errors.AsType[*folding.EndedError](context.Cause(ctx)); ok {
 			o.Late = true
 			return nil, refuse(c, ended)
 		}

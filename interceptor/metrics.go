@@ -194,8 +194,7 @@ func (t *Telemetry) toolLabel(c *Call, err error) string {
 	if t.tools[key] {
 		return tool
 	}
-	var r *Refusal
-	if errors.As(err, &r) && r.Reason == trace.ReasonUpstream || c.Outcome.Decision == trace.ReasonPolicy || len(t.tools) >= maxToolLabels { // there may be no such tool
+	if r, ok := errors.AsType[*Refusal](err); ok && r.Reason == trace.ReasonUpstream || c.Outcome.Decision == trace.ReasonPolicy || len(t.tools) >= maxToolLabels { // there may be no such tool
 		return other
 	}
 	t.tools[key] = true

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -176,10 +177,7 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 			}
 		}
 	}
-	for _, r := range requests {
-		u.calls = append(u.calls, r)
-	}
-	slices.SortFunc(u.calls, func(x, y *trace.Record) int { return cmp.Compare(x.Seq, y.Seq) })
+	u.calls = slices.SortedFunc(maps.Values(requests), func(x, y *trace.Record) int { return cmp.Compare(x.Seq, y.Seq) })
 	return u, nil
 }
 

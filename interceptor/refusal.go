@@ -50,13 +50,11 @@ func (o *Outcome) decide(err error) {
 
 // FoldingRefusal returns the [Refusal] for an error of package folding.
 func FoldingRefusal(err error) *Refusal {
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}
 	reason := trace.ReasonInvalid
-	var ended *folding.EndedError
-	switch isEnd := errors.As(err, &ended); {
+	switch ended, isEnd := errors.AsType[*folding.EndedError](err); {
 	case isEnd && ended.Reason == folding.ReasonTimeout:
 		reason = trace.ReasonTimeout
 	case isEnd && ended.Reason == folding.ReasonBudgetExhausted, errors.Is(err, folding.ErrBudgetExhausted),

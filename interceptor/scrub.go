@@ -85,8 +85,8 @@ func (b *Boundary) scrubError(ctx context.Context, err error) error {
 	if m.Verdict == Withheld {
 		m.Text = "the error message could not be checked for secrets and was withheld"
 	}
-	var r *Refusal
-	if !errors.As(err, &r) {
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok {
 		return &scrubbedError{text: m.Text, err: err}
 	}
 	safe, read := *r, Message{Text: r.Message, Always: true} // the host reads the message

@@ -214,8 +214,7 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 	if kind == "" {
 		return
 	}
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		span.SetAttributes(attribute.String("foldgate.error.code", r.Code))
 		if method == "tools/call" { // the host reads a tool result
 			kind = toolError
