@@ -27,114 +27,78 @@ type Token struct {
 // It stops without an error when visit returns false. It fails if brackets, separators or the ends
 // of strings are wrong. It does not check the inside of strings and scalars; see [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
-	w := walker{b: b}
-	for i := 0; ; {
-		var ended bool
-		if i, ended = w.token(space(b, i), visit); ended && i >= 0 {
-			i = w.next(space(b, i), visit)
+	open := make([]byte, 0, 64) // '{' and '[' around i; real messages need no more
+	i, wantKey := space(b, 0), false
+	for {
+		// A value begins at i, or the key of one.
+		if i >= len(b) {
+			return unexpected(b, i)
 		}
-		if i < 0 {
-			return w.err
-		}
-	}
-}
-
-// A walker holds the nesting at a place of a walk. It does not hold visit, since the variables that
-// visit captures would then be allocated.
-type walker struct {
-	b       []byte
-	open    []byte // '{' and '[' around the position
-	wantKey bool   // in an object: is the next string a key?
-	err     error
-}
-
-// token visits the token at byte i and returns the index after it, or -1 if the walk is over. ended
-// reports whether a value may have ended there.
-func (w *walker) token(i int, visit func(Token) bool) (after int, ended bool) {
-	if i >= len(w.b) {
-		return w.fail(i), false
-	}
-	t := Token{ScalarToken, i, i + 1}
-	switch c := w.b[i]; {
-	case c == '"':
-		return w.str(i, visit)
-	case w.wantKey:
-		return w.fail(i), false
-	case c == '{' || c == '[':
-		t.Event = ObjectStart
-		if c == '[' {
+		t := Token{ScalarToken, i, i + 1}
+		switch c := b[i]; {
+		case c == '"':
+			if t.Event, t.End = StringToken, stringEnd(b, i); t.End < 0 {
+				return fmt.Errorf("json: string at byte %d has no end", i)
+			}
+			if wantKey {
+				t.Event = KeyToken
+			}
+		case wantKey:
+			return unexpected(b, i)
+		case c == '{':
+			t.Event = ObjectStart
+		case c == '[':
 			t.Event = ArrayStart
+		default:
+			if t.End = skip(b, i); t.End <= i {
+				return unexpected(b, i)
+			}
 		}
 		if !visit(t) {
-			return -1, false
+			return nil
 		}
-		w.open = append(w.open, c)
-		w.wantKey = c == '{'
-		i = space(w.b, i+1)
-		return i, i < len(w.b) && w.b[i] == c+2 // an empty one: ']' is '['+2, '}' is '{'+2
-	}
-	if t.End = skip(w.b, i); t.End <= i {
-		return w.fail(i), false
-	}
-	if !visit(t) {
-		return -1, false
-	}
-	return t.End, true
-}
-
-// str is token for a string, or for a key with the colon after it.
-func (w *walker) str(i int, visit func(Token) bool) (after int, ended bool) {
-	t := Token{StringToken, i, stringEnd(w.b, i)}
-	if t.End < 0 {
-		w.err = fmt.Errorf("json: string at byte %d has no end", i)
-		return -1, false
-	}
-	if w.wantKey {
-		t.Event = KeyToken
-	}
-	if !visit(t) {
-		return -1, false
-	}
-	if !w.wantKey {
-		return t.End, true
-	}
-	w.wantKey = false
-	if i = space(w.b, t.End); i >= len(w.b) || w.b[i] != ':' {
-		return w.fail(i), false
-	}
-	return i + 1, false
-}
-
-// next visits the brackets that close at byte i, after the end of a value. It returns the index
-// after the next comma, or -1 if the walk is over.
-func (w *walker) next(i int, visit func(Token) bool) int {
-	for n := len(w.open); n > 0 && i < len(w.b) && w.b[i] == w.open[n-1]+2; n-- {
-		t := Token{ObjectEnd, i, i + 1}
-		if w.b[i] == ']' {
-			t.Event = ArrayEnd
+		i = space(b, t.End)
+		switch t.Event {
+		case KeyToken:
+			if i >= len(b) || b[i] != ':' {
+				return unexpected(b, i)
+			}
+			i, wantKey = space(b, i+1), false
+			continue
+		case ObjectStart, ArrayStart:
+			c := b[t.Start]
+			open, wantKey = append(open, c), c == '{'
+			if i >= len(b) || b[i] != c+2 { // it is not empty: ']' is '['+2, '}' is '{'+2
+				continue
+			}
 		}
-		if !visit(t) {
-			return -1
+		// A value ended before i, or its container ends at i.
+		n := len(open)
+		for ; n > 0 && i < len(b) && b[i] == open[n-1]+2; n-- {
+			t := Token{ObjectEnd, i, i + 1}
+			if b[i] == ']' {
+				t.Event = ArrayEnd
+			}
+			if !visit(t) {
+				return nil
+			}
+			i = space(b, i+1)
 		}
-		w.open = w.open[:n-1]
-		i = space(w.b, i+1)
-	}
-	switch n := len(w.open); {
-	case n == 0 && i == len(w.b):
-		return -1
-	case n == 0 || i >= len(w.b) || w.b[i] != ',':
-		return w.fail(i)
-	default:
-		w.wantKey = w.open[n-1] == '{'
-		return i + 1
+		switch {
+		case n == 0 && i == len(b):
+			return nil
+		case n == 0 || i >= len(b) || b[i] != ',':
+			return unexpected(b, i)
+		}
+		open, wantKey = open[:n], open[n-1] == '{'
+		i = space(b, i+1)
 	}
 }
 
-// fail sets the error for byte i, which is not allowed there, and returns -1.
-func (w *walker) fail(i int) int {
-	w.err = fmt.Errorf("json: ends at byte %d inside a value", i)
-	if i < len(w.b) {
-		w.err = fmt.Errorf("json: unexpected %q at byte %d", w.b[i], i)
+// unexpected returns the error for byte i, which is not allowed there.
+func unexpected(b []byte, i int) error {
+	if i < len(b) {
+		return fmt.Errorf("json: unexpected %q at byte %d", b[i], i)
 	}
-	return -1
+	return fmt.Errorf("json: ends at byte %d inside a value", i)
 }
