@@ -108,7 +108,7 @@ func New(ctx context.Context, o Options) (*Console, error) {
 // Link returns the path of the one-time link.
 func (c *Console) Link() string { return "/enter/" + c.link }
 
-// Close ends the verification that runs, and closes the indexes. No request may be running, nor Watch.
+// Close ends the verification that runs, and closes the indexes. Watch must have ended. Requests that still run fail.
 func (c *Console) Close() error {
 	c.verify.stop()
 	return c.trace.Close()

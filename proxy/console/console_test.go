@@ -155,6 +155,22 @@ func TestWhileBuilding(t *testing.T) {
 	}
 }
 
+// TestVerifyWhileClosing: a form that arrives while the console closes begins no verification.
+func TestVerifyWhileClosing(t *testing.T) {
+	v := visit(t, journal(t, push("br_a", pushed)), false, nil)
+	var csrf string
+	for _, s := range v.c.sessions {
+		csrf = "csrf=" + s.CSRF
+	}
+	v.c.verify.stop()
+	if w := v.ask(http.MethodPost, "/integrity", csrf); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "start it again") {
+		t.Errorf("a form: %d %s", w.Code, w.Body)
+	}
+	if _, running := v.c.verify.state(); running || len(v.c.results) > 0 {
+		t.Error("a verification began")
+	}
+}
+
 // TestCookieOfPort: consoles on two ports of a host have cookies of their own.
 func TestCookieOfPort(t *testing.T) {
 	for host, want := range map[string]string{"127.0.0.1:8788": "foldgate_console_8788", "[::1]:9": "foldgate_console_9", "console.example.com": "foldgate_console"} {

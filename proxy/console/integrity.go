@@ -21,6 +21,7 @@ type verify struct {
 	mu      sync.Mutex
 	cancel  context.CancelFunc // nil if none runs
 	results []result
+	closed  bool // none may begin
 	running sync.WaitGroup
 }
 
@@ -35,8 +36,10 @@ type result struct {
 	Anchored bool // an anchor was given
 }
 
+// stop ends the verification that runs, and lets none begin.
 func (v *verify) stop() {
 	v.mu.Lock()
+	v.closed = true
 	if v.cancel != nil {
 		v.cancel()
 	}
@@ -72,6 +75,9 @@ func (c *Console) startVerify(r *request) error {
 	}
 	c.verify.mu.Lock()
 	defer c.verify.mu.Unlock()
+	if c.closed {
+		return problemf(http.StatusServiceUnavailable, "the console is closing: start it again, then verify")
+	}
 	if c.verify.cancel == nil {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 		c.verify.cancel, c.verify.results = cancel, nil
