@@ -71,7 +71,8 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
 	bad := func(code int, text string) { srv.refuse(w, r, http.StatusBadRequest, nil, invalid(code, text)) }
 	if !rawjson.Valid(body, wire.MaxDepth) {
-		bad(wire.CodeParse, "not valid JSON")
+		_, err := wire.ParseMessage(body)
+		srv.refuse(w, r, http.StatusBadRequest, nil, parseError(err))
 		return
 	}
 	l, ok := srv.sessionOf(w, r, from, nil)

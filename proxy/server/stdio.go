@@ -148,7 +148,11 @@ func (s *stdioServer) handle(line wire.Line) bool {
 	data := wire.Trim(line.Head)
 	switch {
 	case line.Tail != nil:
-		s.refuse(http.StatusRequestEntityTooLarge, nil, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
+		id, method := wire.Salvage(data, line.Tail)
+		if method == "" { // a response: its id is foldgate's
+			id = nil
+		}
+		s.refuse(http.StatusRequestEntityTooLarge, id, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
 	case len(data) > 0:
 		if line.Borrowed { // messages outlive their line
 			data = bytes.Clone(data)

@@ -316,6 +316,33 @@ func TestStdioLineLimit(t *testing.T) {
 	}
 }
 
+// TestStdioUnreadableRequests: a request that is too large or nests too deep is refused by its id. The
+// id of a response is not repeated, because a request of the host can have the same.
+func TestStdioUnreadableRequests(t *testing.T) {
+	deep := strings.Repeat("[", wire.MaxDepth+1) + strings.Repeat("]", wire.MaxDepth+1)
+	large := `"` + strings.Repeat("a", stdioMaxLine) + `"`
+	const tooDeep, tooLarge = "nests deeper than 2000 levels", "message larger than 64 MiB"
+	for _, test := range []struct{ in, id, message string }{
+		{`{"jsonrpc":"2.0","id":34,"method":"m","params":` + deep + `}`, "34", tooDeep},
+		{`{"jsonrpc":"2.0","method":"m","params":` + deep + `,"id":"x"}`, `"x"`, tooDeep},
+		{`{"jsonrpc":"2.0","id":35,"result":` + deep + `}`, "null", tooDeep},
+		{deep, "null", tooDeep},
+		{`{"jsonrpc":"2.0","id":36,"method":"m","params":` + large + `}`, "36", tooLarge},
+		{`{"method":"m","params":` + large + `,"jsonrpc":"2.0","id":37}`, "37", tooLarge},
+		{`{"jsonrpc":"2.0","id":38,"result":` + large + `}`, "null", tooLarge},
+		{`{"result":` + large + `,"jsonrpc":"2.0","id":39}`, "null", tooLarge},
+	} {
+		var out bytes.Buffer
+		if err := ServeStdio(t.Context(), newFakeRouter(nil), strings.NewReader(test.in+"\n"), &out, testLog(t)); err != nil {
+			t.Fatal(err)
+		}
+		want := `{"jsonrpc":"2.0","id":` + test.id + `,"error":{"code":-32600,"message":"` + test.message + `"}}` + "\n"
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("the answer to %.60s (-want +got):\n%s", test.in, diff)
+		}
+	}
+}
+
 // Property: whatever the host sends, every line written is one valid JSON-RPC
 // message, every request is answered once, and nothing panics.
 func FuzzStdio(f *testing.F) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,7 +204,7 @@ func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 	switch {
 	case err != nil:
 		if raw = s.several(raw, own); len(raw) > 0 {
-			s.unreadable(raw, nil, badMessage(raw, err), own)
+			s.unreadable(raw, nil, fmt.Errorf("%w: %w", errUnreadable, err), own)
 		}
 	case m.IsResponse():
 		if borrowed {
@@ -259,7 +258,7 @@ func (s *connection) several(raw []byte, own *call) (rest []byte) {
 // unreadable takes a message that can't be read, or only its ends. A response fails its call with
 // err, a request is refused, anything else is logged.
 func (s *connection) unreadable(head, tail []byte, err error, own *call) {
-	lit, method := salvage(wire.Trim(head), tail)
+	lit, method := wire.Salvage(wire.Trim(head), tail)
 	id := wire.OwnID(lit)
 	if lit == nil && tail != nil {
 		id = s.calls.suspect(own)
@@ -289,30 +288,6 @@ func (s *connection) refused(method, rule string, because error, own *call) {
 	s.cfg.Handler.Undelivered(r)
 }
 
-// idAtEnd matches an id that follows the large member of a message.
-var idAtEnd = regexp.MustCompile(`,\s*"id"\s*:\s*("[^"\\]*"|-?\d[\d.eE+-]*)\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
-
-// salvage reads the id's literal and the method from the first bytes of a message and, if they are
-// not the whole, from the last ones. The id is nil if it is not found. The method is "" for a
-// response, or if it is not found.
-func salvage(head, tail []byte) (id []byte, method string) {
-	if rawjson.KindOf(head) != rawjson.Object {
-		return nil, ""
-	}
-	for m := range rawjson.Members(head) {
-		switch {
-		case m.Is("id") && len(m.Value) > 0:
-			id = bytes.Clone(m.Value)
-		case m.Is("method"):
-			method = rawjson.Unquote(m.Value)
-		}
-	}
-	if m := idAtEnd.FindSubmatch(tail); id == nil && m != nil {
-		id = bytes.Clone(m[1])
-	}
-	return id, method
-}
-
 // tooLarge returns the fault of a message of size bytes. size <= 0 means that it was not read to
 // its end.
 func tooLarge(size, max int) error {
@@ -320,14 +295,6 @@ func tooLarge(size, max int) error {
 		return fmt.Errorf("%w: more than the %d bytes allowed", errUnreadable, max)
 	}
 	return fmt.Errorf("%w: %d bytes are more than the %d allowed", errUnreadable, size, max)
-}
-
-// badMessage returns the fault of a complete message that does not parse.
-func badMessage(raw []byte, err error) error {
-	if errors.Is(err, wire.ErrNotJSON) && rawjson.Valid(raw, len(raw)) {
-		return fmt.Errorf("%w: nests deeper than %d levels", errUnreadable, wire.MaxDepth)
-	}
-	return fmt.Errorf("%w: %w", errUnreadable, err)
 }
 
 func (s *connection) warn(msg string, args ...any) {

@@ -167,7 +167,7 @@ func TestSalvage(t *testing.T) {
 	} {
 		b := wire.Bounded{Max: 1000}
 		b.Add([]byte(in))
-		id, method := salvage(b.Head, b.Tail)
+		id, method := wire.Salvage(b.Head, b.Tail)
 		got := fragment{id, method}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(fragment{})); diff != "" {
 			t.Errorf("salvage of %.60s… (-want +got)\n%s", in, diff)

@@ -38,15 +38,23 @@ type Message struct {
 // Faults of a message that is not JSON-RPC 2.0.
 var (
 	ErrNotJSON    = errors.New("not valid JSON")
+	ErrTooDeep    = fmt.Errorf("nests deeper than %d levels", MaxDepth)
 	errNotMessage = errors.New("not a JSON-RPC 2.0 message")
 )
 
 // ParseMessage splits raw into its members. The message keeps raw: the caller must not change it
-// afterwards. The error is ErrNotJSON or errNotMessage, wrapped with what is wrong.
+// afterwards. The error is ErrNotJSON, ErrTooDeep, or errNotMessage, wrapped with what is wrong. Of a
+// request that nests too deep it returns the id and the method.
 func ParseMessage(raw []byte) (Message, error) {
 	raw = Trim(raw)
 	if !rawjson.Valid(raw, MaxDepth) {
-		return Message{}, ErrNotJSON
+		if !rawjson.Valid(raw, len(raw)) {
+			return Message{}, ErrNotJSON
+		}
+		if id, method := Salvage(raw, nil); method != "" {
+			return Message{ID: id, Method: method}, ErrTooDeep
+		}
+		return Message{}, ErrTooDeep
 	}
 	m := Message{Raw: raw}
 	version, odd := "", ""

@@ -50,7 +50,7 @@ func TestParseMessage(t *testing.T) {
 		{"another spelling, not of ASCII", `{"jsonrpc":"2.0","id":1,"method":"ping","param\u017f":{}}`, "another spelling"},
 		{"two values", `{"jsonrpc":"2.0","id":1,"method":"a"}{}`, "not valid JSON"},
 		{"nothing", ``, "not valid JSON"},
-		{"too deep", `{"jsonrpc":"2.0","id":1,"method":"a","params":` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `}`, "not valid JSON"},
+		{"too deep", `{"jsonrpc":"2.0","id":1,"method":"a","params":` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `}`, "nests deeper than 2000 levels"},
 		{"array", `[]`, "not an object"},
 		{"no version", `{"id":1,"method":"ping"}`, `jsonrpc is ""`},
 		{"version 1", `{"jsonrpc":"1.0","id":1,"method":"ping"}`, `jsonrpc is "1.0"`},
@@ -74,7 +74,7 @@ func TestParseMessage(t *testing.T) {
 			if !strings.Contains(got, tc.kind) {
 				t.Errorf("ParseMessage = %q, want %q", got, tc.kind)
 			}
-			if err != nil && !errors.Is(err, ErrNotJSON) && !errors.Is(err, errNotMessage) {
+			if err != nil && !errors.Is(err, ErrNotJSON) && !errors.Is(err, ErrTooDeep) && !errors.Is(err, errNotMessage) {
 				t.Errorf("error %v is neither errNotJSON nor errNotMessage", err)
 			}
 		})

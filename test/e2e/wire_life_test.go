@@ -227,6 +227,11 @@ func TestMonstrousMessages(t *testing.T) {
 			if err != nil || m.Error == nil && !parseResult(t, m).IsError {
 				t.Errorf("5,000 levels = %.300s %.300s, %v", m.Result, m.Error, err)
 			}
+			deep = strings.Repeat("[", 2001) + strings.Repeat("]", 2001)
+			m, err = c.Call(ctx, "tools/call", `{"name":"fake__echo","arguments":{"text":`+deep+`}}`)
+			if err != nil || !strings.Contains(string(m.Error), "nests deeper than 2000 levels") {
+				t.Errorf("2,001 levels of the host = %.300s, %v", m.Error, err)
+			}
 			if next := pidOf(t, c, ctx, "fake__pid"); next != pid {
 				t.Errorf("the upstream was restarted: %d, then %d", pid, next)
 			}
