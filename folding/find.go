@@ -160,7 +160,8 @@ func (m *Manager) load(ctx context.Context, id string) (Branch, bool, error) {
 	if b, ok := m.w.pending(id); ok {
 		return b, true, nil
 	}
-	b, ok, err := m.opts.Repository.Get(ctx, id)
+	// A call is often cancelled because its branch has ended. It is told that, not that a read was cut off.
+	b, ok, err := m.opts.Repository.Get(context.WithoutCancel(ctx), id)
 	if err != nil {
 		return Branch{}, false, Errorf(ErrStorage, "branch %s could not be looked up: %w", id, err)
 	}

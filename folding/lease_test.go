@@ -3,6 +3,7 @@ package folding_test
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,6 +226,22 @@ func (r *progressLog) Progress(b folding.Branch) error {
 
 // Deliver stores the charge and the end of the call in one write, before it returns. A call that does not
 // get all that it asked for, or takes the last token, ends with its release.
+// TestEndedBranchOfACancelledCall: a call that was cancelled with the branch, before it began, is told how
+// the branch ended.
+func TestEndedBranchOfACancelledCall(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{Repository: openDB(t, filepath.Join(t.TempDir(), "s.db"))})
+	b := create(t, m, alice, folding.CreateRequest{})
+	if _, err := m.Return(ctx, alice, b.ID, "done"); err != nil {
+		t.Fatal(err)
+	}
+	cut, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err := acquire(cut, m, b.ID)
+	if ended, ok := errors.AsType[*folding.EndedError](err); !ok || ended.Status != folding.StatusCompleted {
+		t.Errorf("Acquire = %v, want how the branch ended", err)
+	}
+}
+
 func TestDeliver(t *testing.T) {
 	repo := &progressLog{Repository: folding.NewMemory()}
 	m, _ := open(t, roomy(), folding.Options{Repository: repo})

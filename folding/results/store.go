@@ -251,6 +251,7 @@ func (s *Store) lookup(ctx context.Context, caller folding.Caller, handle string
 	if !IsHandle(handle) {
 		return Result{}, unknown(handle)
 	}
+	ctx = context.WithoutCancel(ctx) // a call that was cancelled while it reads is no fault of the store
 	r := Result{Handle: handle}
 	var created int64
 	err := s.db.QueryRowContext(ctx, `SELECT principal, session, context, server, tool, kind, iif(?1, text, ''), iif(?1, structured, ''),

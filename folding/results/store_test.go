@@ -72,6 +72,19 @@ func TestStoredResultSurvivesRestart(t *testing.T) {
 	}
 }
 
+func TestReadOfACancelledCall(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
+	handle := keep(t, r, "", 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := r.Get(ctx, owner, "", handle); err != nil || got.Text == "" {
+		t.Errorf("Get = %+v, %v, want the result", got, err)
+	}
+	if _, err := r.Get(ctx, owner, "", (&Store{}).NewHandle()); !errors.Is(err, ErrUnknown) {
+		t.Errorf("Get of an unknown handle = %v", err)
+	}
+}
+
 func TestWhoMayReadAResult(t *testing.T) {
 	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
 	handle := keep(t, r, "br_a/br_b", 100)
