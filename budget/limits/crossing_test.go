@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -62,5 +63,41 @@ func TestCrossings(t *testing.T) {
 				t.Errorf("told %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestCrossingsOutOfOrder: answers to calls at the same time come in any order, and each crossing is told
+// once all the same.
+func TestCrossingsOutOfOrder(t *testing.T) {
+	limit := Limit{Name: "me", Per: PerSession, Tokens: 1000, Window: window(t, "1mo"), Action: Refuse}
+	l := newLimits(t, Options{MaxResult: 1, Notify: func(Crossing) {}}, limit)
+	u := Use{Session: "s"}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.account(u)
+	for range 200 {
+		clear(l.levels)
+		asked := time.Now()
+		answers := []Answer{}
+		for range 30 {
+			x := Answer{Used: []Used{{Tokens: rand.Int64N(1000)}}, Tightest: -1}
+			if rand.N(4) == 0 {
+				x = Answer{Used: []Used{{Tokens: 1000}}}
+			}
+			answers = append(answers, x)
+		}
+		told := map[string]int{}
+		for _, x := range answers {
+			for _, c := range l.learn(a, u, x, asked) {
+				told[c.Kind]++
+			}
+		}
+		if told["near"] > 1 || told["refused"] > 1 {
+			t.Fatalf("told %v by %v", told, answers)
+		}
+		later := l.learn(a, u, Answer{Used: []Used{{Tokens: 10}}, Tightest: -1}, time.Now())
+		if len(later) > 0 || len(l.levels) > 0 {
+			t.Fatalf("a later answer far below told %v, left %v", later, l.levels)
+		}
 	}
 }

@@ -57,7 +57,8 @@ type Limits struct {
 // level is what Notify was told of a counter.
 type level struct {
 	near, spent bool
-	bucket      int64 // of spent
+	bucket      int64     // of spent
+	since       time.Time // of near or spent, the later one
 }
 
 const (
@@ -395,7 +396,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			l.mu.Unlock()
 			continue
 		}
-		crossings := l.learn(a, s.use, answer)
+		crossings := l.learn(a, s.use, answer, start)
 		l.mu.Unlock()
 		for _, c := range crossings {
 			l.o.Notify(c)
@@ -451,8 +452,9 @@ func (l *Limits) open(u Use, now time.Time) *account {
 	return a
 }
 
-// learn reads what an answer says about the limits. l.mu is held.
-func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) {
+// learn reads what an answer says about the limits. l.mu is held. Answers to calls at the same time come
+// in any order: one that was asked for before a level was reached does not end it.
+func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (crossings []Crossing) {
 	a.fold, a.room = false, noBound
 	for i, c := range a.counters {
 		used, one := answer.Used[i], a.limits[i]
@@ -462,9 +464,10 @@ func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) 
 				c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)
 		}
 		was := l.levels[c.Key]
-		is := level{near: at(one.WarnAt) || was.near && at(one.WarnAt*0.9), bucket: was.bucket}
+		older := asked.Before(was.since)
+		is := level{near: at(one.WarnAt) || was.near && (older || at(one.WarnAt*0.9)), bucket: was.bucket, since: was.since}
 		// One call that is too large is refused while others fit: that lifts nothing.
-		was.spent = was.spent && was.bucket >= c.Oldest && (is.near || !was.near)
+		was.spent = was.spent && (older || was.bucket >= c.Oldest && (is.near || !was.near))
 		is.spent = was.spent
 		if c.Hard && answer.Tightest == i || !c.Hard && at(1) {
 			is.spent = true
@@ -483,6 +486,9 @@ func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) 
 		if !is.near && !is.spent {
 			delete(l.levels, c.Key)
 			continue
+		}
+		if is.near && !was.near || is.spent && !was.spent {
+			is.since = time.Now()
 		}
 		if kind != "" && l.o.Notify != nil {
 			crossings = append(crossings, Crossing{one.state(a.subjects[i], a.spans[i], used), kind, u})
