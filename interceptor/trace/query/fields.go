@@ -24,7 +24,7 @@ var Fields = []Field{
 	{"errors", "with an error result", "error results", true, func(f *Filter) any { return &f.Errors }},
 	{"scrubbed", "with scrub findings", "secrets found", true, func(f *Filter) any { return &f.Scrubbed }},
 	{"over-budget", "where a budget refused, cut or ended something", "a budget refused, cut or ended", true, func(f *Filter) any { return &f.OverBudget }},
-	{"reason", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, workflow, trace", "of a refusal: policy, unsafe, …", false, func(f *Filter) any { return &f.Reason }},
+	{"reason", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, upstream, workflow, trace", "of a refusal: policy, unsafe, …", false, func(f *Filter) any { return &f.Reason }},
 	{"context", "records in this context path", "a branch, by its path", false, func(f *Filter) any { return &f.Context }},
 	{"tree", "with --context or --workflow: and in all below it", "and all below it", false, func(f *Filter) any { return &f.Tree }},
 	{"children", "with --context or --workflow: one level below it instead", "one level below it", false, func(f *Filter) any { return &f.Children }},

@@ -121,15 +121,22 @@ func (f Filter) Validate() error {
 		return Usagef("since", "%s is not before --until %s", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	case slices.ContainsFunc(f.Evidence, func(e string) bool { return !slices.Contains(evidences, e) }):
 		return Usagef("evidence", "use any of %s", strings.Join(evidences, ", "))
+	case f.Reason != "" && !slices.Contains(reasons, f.Reason):
+		return Usagef("reason", "%q is none; use one of %s", f.Reason, strings.Join(reasons, ", "))
 	case f.Limit < 0:
 		return Usagef("limit", "%d is negative", f.Limit)
 	}
 	return nil
 }
 
-// evidences are the ways in which a call can be linked to its workflow. An
-// unknown one is refused, since an empty answer would be misleading.
-var evidences = []string{"explicit", "native", "join", "session", "none"}
+// Unknown evidences and reasons are refused, since an empty answer would be misleading.
+var (
+	evidences = []string{"explicit", "native", "join", "session", "none"} // of a call's link to its workflow
+	reasons   = []string{
+		trace.ReasonLimit, trace.ReasonTimeout, trace.ReasonPolicy, trace.ReasonUnsafe, trace.ReasonInvalid, trace.ReasonUpstream,
+		trace.ReasonWorkflow, trace.ReasonTrace,
+	}
+)
 
 // Match reports whether f selects r. It leaves out Chain, Orphans and Limit,
 // which need more than one record.

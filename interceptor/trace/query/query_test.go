@@ -306,7 +306,7 @@ func TestValidate(t *testing.T) {
 	for _, f := range []Filter{
 		{Context: "../x"}, {Context: "1/2/3/4/5/6/7/8/9/10/11"}, {Workflow: "a b"}, {Tree: true}, {Context: "a", Tree: true, Children: true},
 		{Main: true, Roots: true}, {Main: true, Context: "a"}, {Roots: true, Context: "a"}, {Depth: -1}, {Depth: 11},
-		{Since: now, Until: now}, {Limit: -1},
+		{Since: now, Until: now}, {Limit: -1}, {Reason: "bogus"}, {Evidence: []string{"bogus"}},
 	} {
 		if _, ok := f.Validate().(*UsageError); !ok {
 			t.Errorf("Validate(%+v) = %v, want a UsageError", f, f.Validate())
