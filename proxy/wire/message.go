@@ -57,7 +57,7 @@ func ParseMessage(raw []byte) (Message, error) {
 		return Message{}, ErrTooDeep
 	}
 	m := Message{Raw: raw}
-	version, odd := "", ""
+	version, odd, named := "", "", false
 	for f := range rawjson.Members(raw) {
 		switch {
 		case f.Is("jsonrpc"):
@@ -65,7 +65,7 @@ func ParseMessage(raw []byte) (Message, error) {
 		case f.Is("id"):
 			m.ID = f.Value
 		case f.Is("method"):
-			m.Method = rawjson.Unquote(f.Value)
+			m.Method, named = rawjson.Unquote(f.Value), true
 		case f.Is("params"):
 			m.Params = f.Value
 		case f.Is("result"):
@@ -93,6 +93,8 @@ func ParseMessage(raw []byte) (Message, error) {
 		if rawjson.KindOf(m.ID) != rawjson.Null || m.Error == nil {
 			return m, fmt.Errorf("%w: id must be a string or a number", errNotMessage)
 		}
+	case m.Method == "" && named && (m.ID == nil || (m.Result == nil) == (m.Error == nil)):
+		return m, fmt.Errorf("%w: method must be a string that is not empty", errNotMessage)
 	case m.Method == "" && m.ID == nil:
 		return m, fmt.Errorf("%w: neither method nor id", errNotMessage)
 	case m.Method == "" && (m.Result == nil) == (m.Error == nil):
