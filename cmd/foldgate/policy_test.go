@@ -74,7 +74,7 @@ policy:
 	}
 	for text, want := range map[string]string{
 		"- {tool: x, expct: deny}": "unknown field \"expct\": foldgate policy test --help lists the keys", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
-		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`, "tool: x": "bad.yaml",
+		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`, "tool: x": "bad.yaml", "": "has no tests", "[]": "has no tests",
 	} {
 		write("bad.yaml", text+"\n")
 		if _, errOut, code := runs(t, "policy", "test", bad, "--config", file); code != exitUsage || !strings.Contains(errOut, want) {

@@ -57,6 +57,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(
 		return nil, &Error{File: file, Faults: []Fault{{Msg: strings.TrimSpace(yaml.FormatError(err, false, false)) + ": foldgate policy test --help lists the keys of a test"}}}
 	}
 	var k checker
+	k.faultIf(len(tests) == 0, "", "has no tests: foldgate policy test --help lists the keys of a test")
 	for i, t := range tests {
 		at := fmt.Sprintf("[%d]", i)
 		k.oneOf(at+".expect", t.Expect, "allow", "deny")
