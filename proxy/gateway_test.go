@@ -148,7 +148,7 @@ func newRigWith(t testing.TB, modern bool, ups map[string]fakeUpstream, configur
 		return l, nil
 	}
 	r.g = g
-	p := server.Peer{ID: "ses_test", Transport: "stdio", Era: wire.Legacy, ImplicitBranch: true, Ordered: true, Push: func(msg []byte) error {
+	p := server.Peer{ID: "ses_test", Transport: "stdio", Era: wire.Legacy, Push: func(msg []byte) error {
 		m, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- m

@@ -538,7 +538,10 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 		}
 		res, err := rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
-			return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, err
+			if err != nil {
+				return nil, err
+			}
+			return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, nil
 		})
 		if err != nil {
 			return nil, err

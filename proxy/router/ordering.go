@@ -146,7 +146,7 @@ func (t ticket) wait(ctx context.Context) {
 // messages. If none is under way it runs f at once. It returns false and drops f if
 // too much waits already.
 func (s *Session) inOrder(server string, size int, f func()) bool {
-	if !s.Ordered {
+	if !s.Ordered() {
 		f()
 		return true
 	}
@@ -176,7 +176,7 @@ func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.c
 
 // Answered implements [conn.Receiver]: the response takes its place in the order.
 func (r *request) Answered(wire.Message) {
-	if r.s.Ordered {
+	if r.s.Ordered() {
 		r.tickets = append(r.tickets, r.s.order(r.server).ticket(&r.s.rt.wg))
 	}
 }

@@ -18,7 +18,7 @@ import (
 func stdioSession(t *testing.T) *Session {
 	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(rt.Wait)
-	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, rt: rt, tasks: &tasks{}, orderings: map[string]*ordering{}}
+	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy}, rt: rt, tasks: &tasks{}, orderings: map[string]*ordering{}}
 	s.lifetime, s.cancel = context.WithCancelCause(t.Context())
 	return s
 }

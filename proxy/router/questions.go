@@ -83,7 +83,7 @@ func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m
 		session: s, id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess, server),
 		answered: make(chan wire.Message, 1),
 	}
-	if s.Ordered {
+	if s.Ordered() {
 		q.ticket = s.order(server).ticket(&s.rt.wg)
 	}
 	parent := s.lifetime

@@ -159,7 +159,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 			Transport: transport, ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
-		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
+		Attribution: interceptor.Attribution{Implicit: !s.SingleRequest && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
 		Cancel:      r.cancel,
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {

@@ -83,7 +83,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.unbind = context.AfterFunc(s.lifetime, s.cancelPending)
-	if p.Ordered {
+	if p.Ordered() {
 		s.greeted, s.greet = context.WithCancel(s.lifetime)
 	}
 	if p.Era.OwnConnections {

@@ -38,19 +38,18 @@ type Peer struct {
 	Transport string
 	// Era is the era of the session. The sessions of a stdio connection have one ID.
 	Era wire.Era
-	// SingleRequest means that the session ends with its only request.
+	// SingleRequest means that the session ends with its only request. Calls of other sessions
+	// need not name the session's active branch.
 	SingleRequest bool
-	// ImplicitBranch means that a call without a branch id may be attributed to the active branch
-	// of the session.
-	ImplicitBranch bool
-	// Ordered means that all messages to the host share one stream, so that their order must be
-	// kept.
-	Ordered bool
 	// Push delivers a message that belongs to no request of the host: a list_changed, or a
 	// request of an upstream without a known call. It must not block. It returns an error if the
 	// host can't be reached. It keeps msg, and replaces line ends in it.
 	Push func(msg []byte) error
 }
+
+// Ordered reports whether all messages to the host share one stream, so that their order must be
+// kept.
+func (p Peer) Ordered() bool { return p.Transport == "stdio" }
 
 // Request is one request of a host.
 type Request struct {

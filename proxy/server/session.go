@@ -70,7 +70,7 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: srv.opts.MaxQueue},
 	}
 	l.lifetime, l.cancel = context.WithCancelCause(srv.lifetime)
-	l.session = srv.router.Open(Peer{ID: l.id, Identity: caller, Capabilities: can, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
+	l.session = srv.router.Open(Peer{ID: l.id, Identity: caller, Capabilities: can, Transport: "http", Era: wire.Legacy, Push: l.push})
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	srv.sessions[l.id] = l

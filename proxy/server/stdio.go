@@ -289,7 +289,7 @@ func (s *stdioServer) open(modern bool, can wire.Capabilities) Session {
 	if modern {
 		era = wire.Modern
 	}
-	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: LocalPrincipal}, Capabilities: can, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
+	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: LocalPrincipal}, Capabilities: can, Transport: "stdio", Era: era, Push: s.send})
 }
 
 // refuse answers with an error of the server's own, and tells the router. The id may be nil.
