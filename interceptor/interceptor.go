@@ -35,8 +35,8 @@ type Middleware func(next Handler) Handler
 // Chain runs a call down its layers. end answers the call behind the innermost layer.
 type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
 
-// NewChain makes a chain of layers, outermost first. locate fills in the branch and the workflow of
-// a call. It has no effect beyond the call, so that Trace can record both before anything happens.
+// NewChain makes a chain of layers, outermost first. locate fills in what Trace records of a call before
+// any layer acts: its branch, its workflow and the tokens of its arguments. It changes only the call.
 func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
 	h := Handler(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) })
 	for _, layer := range slices.Backward(layers) {

@@ -56,7 +56,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 			return nil, refuse(c, refused)
 		}
 		o.lease = lease
-		defer func() {
+		defer func() { // the release has no effect if take has released already
 			if err != nil {
 				outcome.Err = err.Error()
 			}
@@ -89,7 +89,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
-	if l != nil && o.Read != nil { // now it is known who made the result
+	if l != nil && o.Read != nil { // it read a stored result: the limits of the tool that made it count, too
 		o.spend = l.By(o.spend, l.useOf(c))
 	}
 	granted, spent, err := o.take(ctx, want, outcome)

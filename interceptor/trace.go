@@ -17,8 +17,9 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Trace records every call: the request before it has any effect, and the response or the refusal
-// after it. Only layers that observe stand outside it, so refusals and panics are recorded.
+// Trace records every call: the request before it is charged or sent, and the response or the refusal
+// after it. To find the owner of a tool, foldgate may have started servers and read their lists before;
+// those calls have records of their own. Only layers that observe stand outside it, so refusals and panics are recorded.
 func Trace(r *Recorder) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -215,8 +216,8 @@ type Notification struct {
 	Unconfirmed        bool   // limits were charged without their store, which could not be reached
 }
 
-// Notification records a notification once the boundary has decided on its params, m. It is the
-// only place that records messages other than calls. Of a server that sends too many, a record counts
+// Notification records a notification once the boundary has decided on its params, m. Those that are
+// refused before go to Rejected. Of a server that sends too many, a record counts
 // those that have none.
 func (r *Recorder) Notification(n Notification, m *Message) error {
 	if !r.mayNote(&n, m) {

@@ -199,8 +199,8 @@ func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *Exceede
 	return int(got), tightest, err
 }
 
-// By returns a Spend that takes from the limits of another use what is left to do of the same call. s may
-// be nil.
+// By returns a Spend for the rest of a call whose use is known better now: it takes from the limits of u.
+// s is the call's Spend so far, or nil.
 func (l *Limits) By(s *Spend, u Use) *Spend {
 	if l == nil || len(l.all) == 0 {
 		return nil

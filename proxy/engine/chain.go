@@ -7,7 +7,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 )
 
-// locate finds the branch and the workflow step of a call, and counts its arguments.
+// locate finds the branch, the workflow step and the trace context of a call, and counts its arguments.
 func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
 	if e.Parts.Has(Meter) {
 		c.Weigh(e.Tokens)
@@ -24,7 +24,7 @@ func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
 // can't be configured. Around them stand savings and telemetry, which decide nothing.
 func (e *Engine) Chain() interceptor.Chain {
 	layers := e.observed(
-		layer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before any effect, and one after whatever happened
+		layer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
 		layer{"recover", interceptor.Recover(e.Log)},                                                     // inside Trace, so that a panic is recorded as an error
 		layer{"attribute", e.part(Meter, interceptor.CheckBranch(e.Branches))},                           // before Meter, which charges the branch
 		layer{"meter", e.part(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
