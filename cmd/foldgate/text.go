@@ -103,10 +103,7 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 		return func() error {
 			report := json.NewEncoder(cmd.ErrOrStderr())
 			for _, f := range found {
-				if err := report.Encode(struct {
-					Rule string `json:"rule"`
-					Line int    `json:"line"`
-				}{f.Rule, f.Line}); err != nil {
+				if err := report.Encode(f); err != nil {
 					return err
 				}
 			}
