@@ -70,6 +70,9 @@ const (
 // withheldText replaces text that could not be checked, or must not be shown.
 const withheldText = "(withheld: could not be checked for secrets)"
 
+// Relearn makes the boundary find secrets by the rules of s from now on.
+func (b *Boundary) Relearn(s *scrub.Scrubber) { b.Scrubber.Replace(s) }
+
 // Text returns foldgate's own text without secrets. A notice replaces text that can't be checked.
 func (b *Boundary) Text(text string) string {
 	m := Message{Text: text, Always: true}

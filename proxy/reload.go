@@ -95,7 +95,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 		return done, err
 	}
 	g.certificate.Store(cert)
-	g.Boundary.Scrubber.Replace(scrubber) // knows the new tokens before they are used
+	g.Boundary.Relearn(scrubber) // knows the new tokens before they are used
 	now.Servers = g.servers.Servers(next, before.Servers)
 	// Before the new settings let principals in. The principal of warm may be one that no host can be.
 	g.servers.Keep(func(principal string) bool { return next.Knows(principal) || principal == anyone(&next) })
