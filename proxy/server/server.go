@@ -38,8 +38,8 @@ type Peer struct {
 	Transport string
 	// Era is the era of the session. The sessions of a stdio connection have one ID.
 	Era wire.Era
-	// SingleRequest means that the session ends with its only request. Calls of other sessions
-	// need not name the session's active branch.
+	// SingleRequest means that the session ends with its only request. In other sessions a call
+	// without a branch id may be attributed to the active branch.
 	SingleRequest bool
 	// Push delivers a message that belongs to no request of the host: a list_changed, or a
 	// request of an upstream without a known call. It must not block. It returns an error if the
@@ -190,9 +190,12 @@ func parseError(err error) *wire.Error {
 
 func invalid(code int, text string) *wire.Error { return &wire.Error{Code: code, Message: text} }
 
-// idOf returns the id of a message that wire.ParseMessage refuses, nil if it has no usable one.
-// So its sender can match the error.
+// idOf returns the id of a message that wire.ParseMessage refuses, so that its sender can match the
+// error. It is nil if there is no usable one, and for a response: its id is foldgate's.
 func idOf(m wire.Message) json.RawMessage {
+	if m.Method == "" && (m.Result != nil || m.Error != nil) {
+		return nil
+	}
 	if k := rawjson.KindOf(m.ID); k == rawjson.String || k == rawjson.Number {
 		return m.ID
 	}

@@ -148,11 +148,11 @@ func (s *stdioServer) handle(line wire.Line) bool {
 	data := wire.Trim(line.Head)
 	switch {
 	case line.Tail != nil:
-		id, method := wire.Salvage(data, line.Tail)
-		if method == "" { // a response: its id is foldgate's
-			id = nil
+		var m wire.Message
+		if m.ID, m.Method = wire.Salvage(data, line.Tail); m.Method == "" { // it may be a response
+			m.ID = nil
 		}
-		s.refuse(http.StatusRequestEntityTooLarge, id, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
+		s.refuse(http.StatusRequestEntityTooLarge, idOf(m), invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
 	case len(data) > 0:
 		if line.Borrowed { // messages outlive their line
 			data = bytes.Clone(data)

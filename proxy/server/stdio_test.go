@@ -322,13 +322,17 @@ func TestStdioUnreadableRequests(t *testing.T) {
 	deep := strings.Repeat("[", wire.MaxDepth+1) + strings.Repeat("]", wire.MaxDepth+1)
 	large := `"` + strings.Repeat("a", stdioMaxLine) + `"`
 	const tooDeep, tooLarge = "nests deeper than 2000 levels", "message larger than 64 MiB"
+	const both = "not a JSON-RPC 2.0 message: a response has either result or error"
 	for _, test := range []struct{ in, id, message string }{
 		{`{"jsonrpc":"2.0","id":34,"method":"m","params":` + deep + `}`, "34", tooDeep},
 		{`{"jsonrpc":"2.0","method":"m","params":` + deep + `,"id":"x"}`, `"x"`, tooDeep},
 		{`{"jsonrpc":"2.0","id":35,"result":` + deep + `}`, "null", tooDeep},
+		{`{"jsonrpc":"2.0","id":{},"method":"m","params":` + deep + `}`, "null", tooDeep},
+		{`{"jsonrpc":"2.0","id":40,"result":1,"error":{}}`, "null", both},
 		{deep, "null", tooDeep},
 		{`{"jsonrpc":"2.0","id":36,"method":"m","params":` + large + `}`, "36", tooLarge},
 		{`{"method":"m","params":` + large + `,"jsonrpc":"2.0","id":37}`, "37", tooLarge},
+		{`{"jsonrpc":"2.0","id":{},"method":"m","params":` + large + `}`, "null", tooLarge},
 		{`{"jsonrpc":"2.0","id":38,"result":` + large + `}`, "null", tooLarge},
 		{`{"result":` + large + `,"jsonrpc":"2.0","id":39}`, "null", tooLarge},
 	} {

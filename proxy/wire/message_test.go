@@ -79,7 +79,7 @@ func TestParseMessage(t *testing.T) {
 				t.Errorf("ParseMessage = %q, want %q", got, tc.kind)
 			}
 			if err != nil && !errors.Is(err, ErrNotJSON) && !errors.Is(err, ErrTooDeep) && !errors.Is(err, errNotMessage) {
-				t.Errorf("error %v is neither errNotJSON nor errNotMessage", err)
+				t.Errorf("error %v is none of the three", err)
 			}
 		})
 	}
