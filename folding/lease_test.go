@@ -224,8 +224,6 @@ func (r *progressLog) Progress(b folding.Branch) error {
 	return r.Repository.Progress(b)
 }
 
-// Deliver stores the charge and the end of the call in one write, before it returns. A call that does not
-// get all that it asked for, or takes the last token, ends with its release.
 // TestEndedBranchOfACancelledCall: a call that was cancelled with the branch, before it began, is told how
 // the branch ended.
 func TestEndedBranchOfACancelledCall(t *testing.T) {
@@ -242,6 +240,8 @@ func TestEndedBranchOfACancelledCall(t *testing.T) {
 	}
 }
 
+// Deliver stores the charge and the end of the call in one write, before it returns. A call that does not
+// get all that it asked for, or takes the last token, ends with its release.
 func TestDeliver(t *testing.T) {
 	repo := &progressLog{Repository: folding.NewMemory()}
 	m, _ := open(t, roomy(), folding.Options{Repository: repo})

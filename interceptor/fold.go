@@ -18,8 +18,7 @@ import (
 // folds what is over a threshold, what does not fit what its branch or a limit has left, and all
 // once a limit with the action fold is spent. Images, audio and the results of other methods
 // pass. A result that can't be stored is delivered whole, so folding loses nothing. Before that it treats
-// results that look like instructions to the model as on_injection says. p returns the
-// policy in force.
+// results that look like instructions to the model as on_injection says. p returns the policy in force.
 func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
 	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {

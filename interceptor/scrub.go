@@ -16,7 +16,7 @@ func Scrub(b *Boundary) Middleware {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			t, o, fromUpstream := &c.Target, &c.Outcome, c.Origin.Direction == FromUpstream
 			m := Message{Server: b.server(c), Body: t.Forward, Extra: t.Extra, Header: t.Header}
-			if o.paramsClean { // so there is none in Forward, which is a part of Params
+			if o.paramsClean { // Trace found no secret in Params, and Forward is a part of them
 				m.Body = nil
 			}
 			err := b.cross(ctx, c, &m, fromUpstream, "parameters")

@@ -19,7 +19,8 @@ import (
 
 // Trace records every call: the request before it is charged or sent, and the response or the refusal
 // after it. To find the owner of a tool, foldgate may have started servers and read their lists before;
-// those calls have records of their own. Only layers that observe stand outside it, so refusals and panics are recorded.
+// those calls have records of their own. Only layers that observe stand outside it, so refusals and
+// panics are recorded.
 func Trace(r *Recorder) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -217,8 +218,7 @@ type Notification struct {
 }
 
 // Notification records a notification once the boundary has decided on its params, m. Those that are
-// refused before go to Rejected. Of a server that sends too many, a record counts
-// those that have none.
+// refused before go to Rejected. Of a server that sends too many, a record counts those that have none.
 func (r *Recorder) Notification(n Notification, m *Message) error {
 	if !r.mayNote(&n, m) {
 		return nil
