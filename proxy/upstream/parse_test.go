@@ -146,7 +146,6 @@ func FuzzEventReader(f *testing.F) {
 	})
 }
 
-
 // However a server spells the id of its answer, and whatever stands around it on the line, the call
 // ends at once.
 func TestReceiveSpellings(t *testing.T) {
