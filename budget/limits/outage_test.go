@@ -349,3 +349,49 @@ func TestOneWaitInAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// A process that holds the write lock nearly all the time does not keep another one out: neither when
+// it opens the database nor when it takes.
+func TestBusyProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "budgets.db")
+	other, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{ApplicationID: applicationID, Migrations: migrations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	var rounds atomic.Int64
+	var done atomic.Bool
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for ; !done.Load(); rounds.Add(1) {
+			tx, err := other.BeginTx(context.Background(), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+			_ = tx.Rollback()
+			time.Sleep(4 * time.Millisecond)
+		}
+	})
+	const takes = 20
+	for range takes {
+		s, err := OpenSQLite(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Take(t.Context(), Op{Tokens: 1, Counters: []Counter{{Key: "k", Until: 1 << 40, Expires: 1 << 40}}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := rounds.Load()
+	done.Store(true)
+	busy.Wait()
+	t.Logf("the other process had %d transactions meanwhile", n)
+	if most := int64(4 * takes); n > most {
+		t.Errorf("%d openings and takes waited for %d transactions, more than %d", takes, n, most)
+	}
+}

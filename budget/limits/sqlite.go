@@ -45,6 +45,8 @@ const (
 	maxBatch   = 128     // operations in a transaction
 	maxAnswers = 1 << 14 // takes that are remembered
 	logPages   = 8192    // the log of the database starts over after so many: 32 MB
+
+	lockWait = 5 * time.Second // for the transaction of another process
 )
 
 // file is the SQLite [Store]. Operations that wait at the same time share a transaction.
@@ -62,7 +64,7 @@ type file struct {
 
 	// Only write uses these.
 	opened  os.FileInfo
-	conn    *sql.Conn
+	conn    writer
 	stmts   map[stmt]*sql.Stmt
 	answers map[string]memory
 	order   []string // of answers, the oldest first
@@ -132,13 +134,31 @@ func (f *file) open(ctx context.Context) error {
 	}
 	opened, err := os.Stat(f.path)
 	conn, connErr := db.Conn(ctx)
+	if connErr == nil {
+		_, connErr = conn.ExecContext(ctx, "PRAGMA busy_timeout = 0") // BeginTx waits
+	}
 	if err = errors.Join(err, connErr); err != nil {
 		return errors.Join(err, db.Close())
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.db, f.conn, f.opened = db, conn, opened
+	f.db, f.conn, f.opened = db, writer{conn}, opened
 	return nil
+}
+
+// writer is the connection that writes. It tries every millisecond to get the write lock. SQLite
+// would soon try only ten times a second. A process that writes all the time leaves the lock free
+// only for moments, so others could miss them for seconds.
+type writer struct{ *sql.Conn }
+
+// BeginTx waits up to lockWait for the lock.
+func (w writer) BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error) {
+	for end := time.Now().Add(lockWait); ; time.Sleep(time.Millisecond) {
+		tx, err := w.Conn.BeginTx(ctx, o)
+		if !sqlitedb.IsInUse(err) || time.Now().After(end) {
+			return tx, err
+		}
+	}
 }
 
 // follow opens the file again if another one is in its place, or none: it was restored, or it is to
@@ -462,18 +482,23 @@ func (f *file) remember(ctx context.Context, id string, a Answer) error {
 // tidy deletes some expired counters and moves the log into the database. What fails here is done
 // the next time.
 func (f *file) tidy(ctx context.Context) {
-	const some = "DELETE FROM counters WHERE (key, bucket) IN (SELECT key, bucket FROM counters WHERE expires < ? ORDER BY expires LIMIT ?)"
-	now := f.now().Unix()
-	_, _ = f.conn.ExecContext(ctx, some, now, maxExpired)
-	_, _ = f.conn.ExecContext(ctx, "DELETE FROM places WHERE at < ?", time.Now().Add(-2*rememberOps).Unix())
+	const first = "DELETE FROM counters WHERE (key, bucket) IN (SELECT key, bucket FROM counters WHERE expires < ? ORDER BY expires LIMIT "
 	// A part of a rolling window stops counting keep before it expires. Short windows would have too
 	// many parts until then: one is deleted when it has not counted for as long as it has counted.
 	const old = "DELETE FROM counters WHERE bucket > 0 AND expires - ?1 > bucket AND expires - ?1 + min(expires - ?1 - bucket, ?1) < ?2"
-	_, _ = f.conn.ExecContext(ctx, old, keep, now)
-	var n int
-	if err := f.conn.QueryRowContext(ctx, "SELECT count(*) FROM counters").Scan(&n); err == nil && n > f.most {
-		_, _ = f.conn.ExecContext(ctx, some, int64(math.MaxInt64), n-f.most)
-	}
+	now := f.now().Unix()
+	_ = sqlitedb.Update(ctx, f.conn, func(tx *sql.Tx) (err error) {
+		exec := func(query string, args ...any) {
+			if err == nil {
+				_, err = tx.ExecContext(ctx, query, args...)
+			}
+		}
+		exec(first+"?)", now, maxExpired)
+		exec("DELETE FROM places WHERE at < ?", time.Now().Add(-2*rememberOps).Unix())
+		exec(old, keep, now)
+		exec(first+"max((SELECT count(*) FROM counters) - ?, 0))", int64(math.MaxInt64), f.most)
+		return err
+	})
 	go func() { // it waits for the disk
 		var busy, log, moved int
 		db := f.database()

@@ -64,17 +64,31 @@ func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	}
 	plain.Close()
 	pragmas := append([]string{"journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "foreign_keys(ON)"}, o.Pragmas...)
+	if err := o.prepare(ctx, path, pragmas); err != nil {
+		return nil, err
+	}
+	return connect(path, immediate, o.BusyTimeout, pragmas, func(db *sql.DB) error { return db.PingContext(ctx) })
+}
+
+// prepare gives the file its write-ahead log and its schema. SQLite does not wait while another
+// connection makes the log, and after 200 ms it asks for the write lock only ten times a second,
+// which can fail for seconds beside a process that writes all the time. So this asks itself.
+func (o Options) prepare(ctx context.Context, path string, pragmas []string) error {
 	for end := time.Now().Add(cmp.Or(o.BusyTimeout, busyTimeout)); ; {
-		db, err := connect(path, "_txlock=immediate", o.BusyTimeout, pragmas, func(db *sql.DB) error {
+		db, err := connect(path, immediate, time.Millisecond, pragmas, func(db *sql.DB) error {
 			return Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) })
 		})
-		// SQLite does not wait while another connection gives a new file its write-ahead log.
+		if err == nil {
+			return db.Close()
+		}
 		if !IsInUse(err) || time.Now().After(end) || ctx.Err() != nil {
-			return db, err
+			return err
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+const immediate = "_txlock=immediate" // transactions take the write lock when they begin
 
 const busyTimeout = 5 * time.Second
 
