@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 )
 
 // httpTransport speaks streamable HTTP.
@@ -33,7 +34,9 @@ type httpTransport struct {
 // HTTP speaks streamable HTTP to url. Headers are added to every request.
 func HTTP(url string, era Era, headers ...string) *Client {
 	c := newClient(era)
-	t := &httpTransport{c: c, url: url, header: http.Header{}, client: &http.Client{Transport: &http.Transport{}}}
+	// A request on a connection that the server closes at this moment fails; foldgate closes one after 2 minutes.
+	transport := &http.Transport{IdleConnTimeout: 90 * time.Second}
+	t := &httpTransport{c: c, url: url, header: http.Header{}, client: &http.Client{Transport: transport}}
 	for i := 0; i+1 < len(headers); i += 2 {
 		t.header.Set(headers[i], headers[i+1])
 	}
