@@ -39,6 +39,9 @@ type Message struct {
 	// Its policy holds, unless Always demands to redact: for text that foldgate writes or stores.
 	Server string
 	Always bool
+	// Method is the name of the method. It is not changed: a message whose method holds a secret is
+	// Blocked.
+	Method string
 	// Body is the params, result or error. Text is outside of JSON: a reason, a name, a fault.
 	Body json.RawMessage
 	Text string
@@ -98,6 +101,9 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 		return
 	}
 	m.clean = true
+	if m.Method != "" && judge(ctx, m, a, b.Scrubber.Text, m.Method) != m.Method {
+		m.Verdict = max(m.Verdict, Blocked)
+	}
 	if len(m.Body) > 0 {
 		m.Body = judge(ctx, m, a, b.Scrubber.JSON, []byte(m.Body))
 	}

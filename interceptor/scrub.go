@@ -19,6 +19,9 @@ func Scrub(b *Boundary) Middleware {
 			if o.paramsClean { // Trace found no secret in Params, and Forward is a part of them
 				m.Body = nil
 			}
+			if fromUpstream { // a host's goes to a server
+				m.Method = t.Method
+			}
 			err := b.cross(ctx, c, &m, fromUpstream, "parameters")
 			if len(m.Found) > 0 {
 				*c.requestFindings() = m.Found

@@ -91,7 +91,7 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 	if ctx.Value(ownKey{}) != nil {
 		n.From, n.Server = "foldgate", ""
 	}
-	m := interceptor.Message{Body: params}
+	m := interceptor.Message{Method: n.Method, Body: params}
 	err := f.engine.Admit(ctx, n, &m)
 	req := o.req
 	if err == nil && m.Verdict == interceptor.Redacted {

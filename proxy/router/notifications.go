@@ -235,7 +235,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	if s.scope.Own == nil {
 		n.Era = wire.VersionModern
 	}
-	msg := interceptor.Message{Body: m.Params, Extra: m.Extra}
+	msg := interceptor.Message{Method: m.Method, Body: m.Params, Extra: m.Extra}
 	if s.rt.Admit(s.lifetime, n, &msg) != nil {
 		return
 	}

@@ -49,6 +49,8 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 		{"elicitation", "tools/call", `{"name":"fake__elicit","arguments":{"params":{"message":"use ` + secret + `?","requestedSchema":{"type":"object","properties":{}}}}}`},
 		{"sampling", "tools/call", `{"name":"fake__sample","arguments":{"params":{"messages":[{"role":"user","content":{"type":"text","text":"` + secret + `"}}],"maxTokens":1}}}`},
 		{"unknown messages", "tools/call", `{"name":"fake__unknown","arguments":{"params":{"t":"` + secret + `"}}}`},
+		{"name of a notification", "tools/call", `{"name":"fake__log","arguments":{"method":"notifications/` + secret + `","params":{}}}`},
+		{"name of a request", "tools/call", `{"name":"fake__elicit","arguments":{"method":"x/` + secret + `","params":{}}}`},
 		{"unknown method", "x/leak", `{"t":"` + secret + `"}`},
 		{"prompt", "prompts/get", `{"name":"fake__greet","arguments":{"t":"` + secret + `"}}`},
 		{"resource read", "resources/read", `{"uri":"fake://a"}`},
@@ -68,7 +70,7 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 }
 
 // quiet holds the exits at which the host normally sees nothing of the secret.
-var quiet = map[string]bool{"prompt list": true, "resource list": true, "branch description and prompt": true, "branch status": true, "what the upstream prints": true}
+var quiet = map[string]bool{"name of a notification": true, "name of a request": true, "prompt list": true, "resource list": true, "branch description and prompt": true, "branch status": true, "what the upstream prints": true}
 
 // quietModern holds the exits at which the host may see nothing in the modern era: on stdio such
 // messages do not name their call.
