@@ -153,9 +153,8 @@ type decoded struct {
 	fresh span // the part of text that was decoded; the rest is context
 	part  span // the range of the encoded text: the run, or all that text stands for
 	edits []edit
-	at    []span // by edit: the range of its replacement in text
-	last  int    // what ended returned last
-	whole bool   // the edits change what all of text means, not only what is near them
+	last  int  // what ended returned last
+	whole bool // the edits change what all of text means, not only what is near them
 
 	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
 	paired bool
@@ -166,7 +165,11 @@ type decoded struct {
 type edit struct {
 	span
 	with string
+	at   int // where the replacement begins in the text after the edits
 }
+
+// end returns where the replacement ends in the text after the edits.
+func (e *edit) end() int { return e.at + len(e.with) }
 
 // origin maps a range of d.text to the encoded range to redact: the whole of a run.
 func (d *decoded) origin(s span) span {
@@ -181,14 +184,14 @@ func (d *decoded) origin(s span) span {
 func (d *decoded) back(i int, up bool) int {
 	n := d.ended(i)
 	switch {
-	case n < len(d.at) && i > d.at[n].Start && up != d.paired:
+	case n < len(d.edits) && i > d.edits[n].at && up != d.paired:
 		return d.edits[n].End
-	case n < len(d.at) && i > d.at[n].Start:
+	case n < len(d.edits) && i > d.edits[n].at:
 		return d.edits[n].Start
 	case n == 0:
 		return d.part.Start + i
 	}
-	return d.edits[n-1].End + i - d.at[n-1].End
+	return d.edits[n-1].End + i - d.edits[n-1].end()
 }
 
 // near is the distance at which an edit still reveals a secret: in \\nTOKEN the first edit gives
@@ -204,15 +207,15 @@ func (d *decoded) touched(s span) bool {
 		return s.Start < d.fresh.End && s.End > d.fresh.Start
 	}
 	n := d.ended(s.Start - near - 1)
-	return n < len(d.at) && d.at[n].Start <= s.End+near
+	return n < len(d.edits) && d.edits[n].at <= s.End+near
 }
 
 // ended returns the number of replacements that end at or before byte i. It is asked for ascending bytes, for the most part.
 func (d *decoded) ended(i int) int {
-	if d.last > 0 && d.at[d.last-1].End > i {
-		d.last = sort.Search(d.last, func(n int) bool { return d.at[n].End > i })
+	if d.last > 0 && d.edits[d.last-1].end() > i {
+		d.last = sort.Search(d.last, func(n int) bool { return d.edits[n].end() > i })
 	}
-	for d.last < len(d.at) && d.at[d.last].End <= i {
+	for d.last < len(d.edits) && d.edits[d.last].end() <= i {
 		d.last++
 	}
 	return d.last
@@ -477,7 +480,7 @@ func appendDecoded(all []decoded, text string, d *digits, skip, n int) []decoded
 func appendText(all []decoded, text string, part span, out []byte) []decoded {
 	if rest := text[part.End:min(len(text), part.End+64)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(string(out), "0123456789") == "" {
 		// The digits are the id in the token of a Discord bot.
-		all = append(all, apply(text, span{part.Start, part.End + len(rest)}, []edit{{span{part.Start, part.Start}, "discord-bot "}}))
+		all = append(all, apply(text, span{part.Start, part.End + len(rest)}, []edit{{span: span{part.Start, part.Start}, with: "discord-bot "}}))
 	}
 	pre := text[max(0, part.Start-before):part.Start]
 	pre = pre[strings.LastIndexByte(pre, '\n')+1:]
@@ -573,7 +576,7 @@ func widen(text string, at, step int) int {
 	return at
 }
 
-// apply returns part of text after edits, which are in order.
+// apply returns part of text after edits, which are in order. It keeps them.
 func apply(text string, part span, edits []edit) decoded {
 	var b strings.Builder
 	size := part.End - part.Start
@@ -581,21 +584,21 @@ func apply(text string, part span, edits []edit) decoded {
 		size += len(edits[i].with)
 	}
 	b.Grow(size)
-	at := make([]span, len(edits))
 	pos := part.Start
-	for n, e := range edits {
+	for i := range edits {
+		e := &edits[i]
 		b.WriteString(text[pos:e.Start])
-		at[n].Start = b.Len()
+		e.at = b.Len()
 		b.WriteString(e.with)
-		at[n].End = b.Len()
 		pos = e.End
 	}
 	b.WriteString(text[pos:part.End])
-	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
+	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits}
 }
 
 func (x *examination) escapes(text string, within span, first string, ascii bool) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
+	const many = 256
 	var edits []edit
 	for _, special := range []byte(first) {
 		for at := within.Start; at < within.End; at++ {
@@ -605,8 +608,8 @@ func (x *examination) escapes(text string, within span, first string, ascii bool
 			}
 			at += i
 			if e, ok := escapeAt(text, at); ok {
-				if len(edits) == cap(edits) {
-					edits = slices.Grow(edits, len(edits)+1) // append grows by less, and copies more often
+				if len(edits) == cap(edits) && len(edits) >= many { // append would copy them several times
+					edits = slices.Grow(edits, strings.Count(text[at:within.End], string(special)))
 				}
 				edits = append(edits, e)
 				at = e.End - 1
@@ -625,7 +628,10 @@ func (x *examination) escapes(text string, within span, first string, ascii bool
 			}
 			r, size := utf8.DecodeRuneInString(text[at:within.End])
 			if with, ok := plainOf(r); ok {
-				edits = append(edits, edit{span{at, at + size}, with})
+				if len(edits) == cap(edits) {
+					edits = slices.Grow(edits, len(edits)+1)
+				}
+				edits = append(edits, edit{span: span{at, at + size}, with: with})
 				if err := x.limit.spend(work); err != nil {
 					return nil, err
 				}
@@ -650,10 +656,10 @@ func escapeAt(text string, i int) (edit, bool) {
 			return edit{}, false // padding
 		}
 		if end := i + len("=\r\n"); end <= len(text) && text[i+1:end] == "\r\n" {
-			return edit{span{i, end}, ""}, true
+			return edit{span: span{i, end}}, true
 		}
 		if i+1 < len(text) && text[i+1] == '\n' {
-			return edit{span{i, i + 2}, ""}, true
+			return edit{span: span{i, i + 2}}, true
 		}
 		return hexEscape(text, i, 1, 2)
 	case '&':
@@ -662,15 +668,15 @@ func escapeAt(text string, i int) (edit, bool) {
 		return colorAt(text, span{i, i + 1})
 	case 0: // of UTF-16 that was read as bytes: every second one is 0
 		zero := func(i int) bool { return i >= 0 && i < len(text) && text[i] == 0 }
-		return edit{span{i, i + 1}, ""}, (zero(i-2) || zero(i+2)) && !zero(i-1) && !zero(i+1)
+		return edit{span: span{i, i + 1}}, (zero(i-2) || zero(i+2)) && !zero(i-1) && !zero(i+1)
 	}
 	if i+1 >= len(text) {
 		return edit{}, false
 	}
 	e := edit{span: span{i, i + 2}}
-	switch c := text[i+1]; c {
+	switch text[i+1] {
 	case '"', '/', '\'':
-		e.with = string(c)
+		e.with = text[i+1 : i+2]
 	case 'n': // the letter is no part of the word that follows
 		e.with = "\n"
 	case 'r':
@@ -713,7 +719,7 @@ func entity(text string, i int) (edit, bool) {
 		}
 		v, err := strconv.ParseUint(number, base, 21)
 		if v < utf8.RuneSelf {
-			e.with = string(rune(v))
+			e.with = string([]byte{byte(v)}) // allocates nothing
 			return e, err == nil && printable(byte(v))
 		}
 		return e, err == nil && invisible(rune(v))
@@ -740,15 +746,12 @@ func hexEscape(text string, i, skip, n int) (edit, bool) {
 	switch {
 	case v == esc:
 		return colorAt(text, e.span)
-	case v < utf8.RuneSelf:
-		e.with = string(rune(v))
-		return e, printable(byte(v))
-	case n == 4:
+	case n == 4 && v >= utf8.RuneSelf:
 		return e, invisible(rune(v))
 	}
-	// A byte of a longer character, which may be an invisible one.
-	e.with = string([]byte{byte(v)})
-	return e, true
+	// From 0x80 on it is a byte of a longer character, which may be an invisible one.
+	e.with = string([]byte{byte(v)}) // allocates nothing
+	return e, v >= utf8.RuneSelf || printable(byte(v))
 }
 
 // esc begins the sequences by which terminals color text.
@@ -761,7 +764,7 @@ func colorAt(text string, start span) (edit, bool) {
 	if !ok || rest == "" || rest[0] != 'm' && rest[0] != 'K' {
 		return edit{}, false
 	}
-	return edit{span{start.Start, len(text) - len(rest) + 1}, ""}, true
+	return edit{span: span{start.Start, len(text) - len(rest) + 1}}, true
 }
 
 // invisible reports whether r shows nothing: a token still reads like one with it inside.

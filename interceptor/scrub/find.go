@@ -45,8 +45,9 @@ func (x *examination) secrets(text string) ([]hit, []decoded, error) {
 		return nil, nil, err
 	}
 	pairs, err := x.pairs(text, hits)
+	var room [1]mark
 	return slices.DeleteFunc(hits, func(h hit) bool {
-		return len(h.parts(text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h))
+		return len(h.appendMarks(room[:0], text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h))
 	}), pairs, err
 }
 

@@ -472,7 +472,7 @@ func (d *document) leave(f *frame) error {
 func (d *document) scanBlob(f *frame) error {
 	encoded := d.unquote(f.blob)
 	text, err := base64.StdEncoding.DecodeString(encoded)
-	if _, packed := packingOf(string(text[:min(len(text), 4)])); err != nil || packed != nil || !textual(f.mime) && !utf8.Valid(text) {
+	if _, packed := packingOf(text[:min(len(text), 4)]); err != nil || packed != nil || !textual(f.mime) && !utf8.Valid(text) {
 		return d.scan(f.blob, encoded)
 	}
 	marks, found, err := d.examine(string(text))

@@ -45,7 +45,7 @@ func (x *examination) appendStripped(all []decoded, text string, first span) ([]
 		if n < 0 {
 			break
 		}
-		edits = append(edits, edit{span{line.Start, line.Start + n}, ""})
+		edits = append(edits, edit{span: span{line.Start, line.Start + n}})
 		if end = line.End; end == len(text) {
 			break
 		}

@@ -5,6 +5,7 @@ package scrub
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -155,5 +156,30 @@ func TestTimeLimitBoundsAllWork(t *testing.T) {
 	}
 	if over < 10 {
 		t.Errorf("%d texts are over the limit, want more", over)
+	}
+}
+
+// What a megabyte allocates: an object for each 12 bytes at most, in many short secrets, and 80 bytes
+// for each.
+func TestAllocationsOfAMegabyte(t *testing.T) {
+	const size = 1 << 20
+	s := newScrubber(t, Options{})
+	for name, text := range largeTexts(size) {
+		scrub := func() {
+			if _, _, err := s.Text(t.Context(), text); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		scrub() // makes what is kept
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		scrub()
+		runtime.ReadMemStats(&after)
+		if objects := after.Mallocs - before.Mallocs; objects > size/12 {
+			t.Errorf("%s: %d objects, want at most %d", name, objects, size/12)
+		}
+		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 80*size {
+			t.Errorf("%s: %d MB, want at most 80", name, bytes>>20)
+		}
 	}
 }

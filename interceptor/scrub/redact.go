@@ -24,25 +24,24 @@ func appendMarks(marks []mark, text string, hits []hit) []mark {
 	marks = slices.Grow(marks, len(hits))
 	for _, generic := range []bool{false, true} {
 		for i := range hits {
-			if hits[i].rule.generic != generic {
-				continue
-			}
-			for _, part := range hits[i].parts(text) {
-				marks = append(marks, mark{part, hits[i].rule.ID})
+			if h := &hits[i]; h.rule.generic == generic {
+				marks = h.appendMarks(marks, text)
 			}
 		}
 	}
 	return marks
 }
 
-func (h *hit) parts(text string) []span {
+// appendMarks appends the marks for the secret of h, or for all of its match if it has none.
+// foldgate's ids are left out.
+func (h *hit) appendMarks(marks []mark, text string) []mark {
 	switch {
 	case h.rule.certain:
-		return []span{h.match}
+		return append(marks, mark{h.match, h.rule.ID})
 	case h.secret.Start < h.secret.End:
-		return withoutIDs(text, h.secret)
+		return appendWithoutIDs(marks, text, mark{h.secret, h.rule.ID})
 	}
-	return withoutIDs(text, h.match)
+	return appendWithoutIDs(marks, text, mark{h.match, h.rule.ID})
 }
 
 // valueIn returns s without what can't be in a secret: what stands before and behind its first run of runes that
@@ -157,30 +156,28 @@ func linesBefore(text string, end int) span {
 // agent has to read them, so they are never redacted, although some look like keys.
 var ownIDs = regexp.MustCompile(`\b(?:(?:br|ses|env)_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|ctx_[0-9]{10,14}_[a-z0-9]{6,26})\b`)
 
-// withoutIDs returns the parts of s in text that are not foldgate's ids.
-func withoutIDs(text string, s span) []span {
-	if !strings.Contains(text[s.Start:s.End], "_") {
-		return []span{s}
+// appendWithoutIDs appends the parts of m in text that are not foldgate's ids.
+func appendWithoutIDs(marks []mark, text string, m mark) []mark {
+	if !strings.Contains(text[m.Start:m.End], "_") {
+		return append(marks, m)
 	}
-	const reach = 64 // of an id over the ends of s
-	from, to := max(0, s.Start-reach), min(len(text), s.End+reach)
+	const reach = 64 // of an id over the ends of m
+	from, to := max(0, m.Start-reach), min(len(text), m.End+reach)
 	if near := text[from:to]; !strings.Contains(near, "br_") && !strings.Contains(near, "ses_") && !strings.Contains(near, "env_") && !strings.Contains(near, "ctx_") {
-		return []span{s} // without this, a text full of secrets takes twice the time
+		return append(marks, m) // without this, a text full of secrets takes twice the time
 	}
-	var left []span
-	at := s.Start
 	for _, id := range ownIDs.FindAllStringIndex(text[from:to], -1) {
-		if lo, hi := id[0]+from, id[1]+from; hi > at && lo < s.End {
-			if lo > at {
-				left = append(left, span{at, lo})
+		if lo, hi := id[0]+from, id[1]+from; hi > m.Start && lo < m.End {
+			if lo > m.Start {
+				marks = append(marks, mark{span{m.Start, lo}, m.rule})
 			}
-			at = hi
+			m.Start = hi
 		}
 	}
-	if at < s.End {
-		left = append(left, span{at, s.End})
+	if m.Start < m.End {
+		marks = append(marks, m)
 	}
-	return left
+	return marks
 }
 
 // checksums matches the sums in lock files. gitleaks excepts such files by their path; a text has

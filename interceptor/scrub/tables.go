@@ -347,15 +347,15 @@ func fromCells(text string, cells []cell, known []mark) (d decoded) {
 			}
 			before += c.name + `": "`
 		}
-		edits = append(edits, edit{span{part.End, first.Start}, before})
+		edits = append(edits, edit{span: span{part.End, first.Start}, with: before})
 		part.End = first.End
 		for _, c := range cells[1:n] {
-			edits = append(edits, edit{span{part.End, c.value.Start}, ""})
+			edits = append(edits, edit{span: span{part.End, c.value.Start}})
 			part.End = c.value.End
 		}
 	}
 	if len(edits) > 0 {
-		d = apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
+		d = apply(text, part, append(edits, edit{span: span{part.End, part.End}, with: "\"\n"}))
 		d.paired = true
 	}
 	d.cells = left

@@ -5,7 +5,6 @@ import (
 	"compress/flate"
 	"encoding/binary"
 	"io"
-	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -43,7 +42,11 @@ const littleMark, bigMark = "\xff\xfe", "\xfe\xff"
 // appendUnpacked appends the text that is packed in a run of base64 or hexadecimal, up to the bounds.
 func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]decoded, error) {
 	for _, bits := range []int{6, 4} {
-		mark, open := packingOf(firstBytes(text[run.Start:run.End], bits))
+		first, ok := firstBytes(text[run.Start:run.End], bits)
+		if !ok {
+			continue
+		}
+		mark, open := packingOf(first[:])
 		if open == nil || x.unpacked >= maxUnpacked {
 			continue
 		}
@@ -63,8 +66,8 @@ func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]de
 	return all, nil
 }
 
-// firstBytes returns the first four bytes that digits, each of so many bits, encode, or "" if one is no digit.
-func firstBytes(digits string, bits int) string {
+// firstBytes returns the first four bytes that digits, each of so many bits, encode. ok is false if one is no digit.
+func firstBytes(digits string, bits int) (first [4]byte, ok bool) {
 	value, valueOf := uint64(0), &base64Digit
 	if bits == 4 {
 		valueOf = &hexDigit
@@ -72,17 +75,17 @@ func firstBytes(digits string, bits int) string {
 	n := (32 + bits - 1) / bits
 	for _, c := range []byte(digits[:min(n, len(digits))]) {
 		if valueOf[c] == noDigit {
-			return ""
+			return first, false
 		}
 		value = value<<bits | uint64(valueOf[c])
 	}
-	value >>= n*bits - 32
-	return string([]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)})
+	binary.BigEndian.PutUint32(first[:], uint32(value>>(n*bits-32)))
+	return first, true
 }
 
 // packingOf returns how bytes that begin so are unpacked, or nil if they are not packed, and the
 // mark that they lack if they are UTF-16.
-func packingOf(begin string) (mark string, open func(*examination, []byte) io.Reader) {
+func packingOf(begin []byte) (mark string, open func(*examination, []byte) io.Reader) {
 	switch {
 	case len(begin) < 4:
 	case begin[1]|begin[3] == 0 && texty[begin[0]] && texty[begin[2]]:
@@ -91,13 +94,13 @@ func packingOf(begin string) (mark string, open func(*examination, []byte) io.Re
 		mark = bigMark
 	}
 	if mark != "" {
-		begin = mark // of the text with it
+		begin = []byte(mark) // of the text with it
 	}
-	if begin == "" || !beginsPacking[begin[0]] {
+	if len(begin) == 0 || !beginsPacking[begin[0]] {
 		return mark, nil
 	}
 	for i := range packings {
-		if strings.HasPrefix(begin, packings[i].magic) {
+		if bytes.HasPrefix(begin, []byte(packings[i].magic)) {
 			return mark, packings[i].open
 		}
 	}
