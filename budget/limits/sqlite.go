@@ -100,6 +100,7 @@ type request struct {
 	id      string
 	how     How
 	changes []Change
+	deleted []string // keys of counters
 
 	was    memory // of an operation that is known
 	known  bool
@@ -306,6 +307,13 @@ func (f *file) write() {
 func (f *file) run(ctx context.Context, r *request) error {
 	r.was, r.known = f.answers[r.id]
 	switch {
+	case r.deleted != nil:
+		for _, key := range r.deleted {
+			if _, err := f.conn.ExecContext(ctx, "DELETE FROM counters WHERE key = ?", key); err != nil {
+				return err
+			}
+		}
+		return nil
 	case r.take == nil:
 		return f.change(ctx, r)
 	case r.known:
@@ -528,14 +536,7 @@ func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error
 }
 
 func (f *file) Delete(ctx context.Context, keys []string) error {
-	return f.diagnose(sqlitedb.Update(ctx, f.database(), func(tx *sql.Tx) error {
-		for _, key := range keys {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM counters WHERE key = ?", key); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
+	return f.do(&request{ctx: ctx, deleted: keys})
 }
 
 // Close ends the operations that wait.
