@@ -147,9 +147,9 @@ func (f *file) open(ctx context.Context) error {
 	return nil
 }
 
-// writer is the connection that writes. It tries every millisecond to get the write lock. SQLite
-// would soon try only ten times a second. A process that writes all the time leaves the lock free
-// only for moments, so others could miss them for seconds.
+// writer is the connection that writes. It tries every millisecond to get the write lock, because a
+// process that writes all the time leaves the lock free only for moments. SQLite itself soon tries
+// only ten times a second.
 type writer struct{ *sql.Conn }
 
 // BeginTx waits up to lockWait for the lock.

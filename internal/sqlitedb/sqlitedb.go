@@ -70,9 +70,9 @@ func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	return connect(path, immediate, o.BusyTimeout, pragmas, func(db *sql.DB) error { return db.PingContext(ctx) })
 }
 
-// prepare gives the file its write-ahead log and its schema. SQLite does not wait while another
-// connection makes the log, and after 200 ms it asks for the write lock only ten times a second,
-// which can fail for seconds beside a process that writes all the time. So this asks itself.
+// prepare gives the file its write-ahead log and its schema. It tries every 5 ms: SQLite itself does
+// not wait while another connection makes the log, and it soon tries only ten times a second to get
+// the write lock. A process that writes all the time leaves that lock free only for moments.
 func (o Options) prepare(ctx context.Context, path string, pragmas []string) error {
 	for end := time.Now().Add(cmp.Or(o.BusyTimeout, busyTimeout)); ; {
 		db, err := connect(path, immediate, time.Millisecond, pragmas, func(db *sql.DB) error {
