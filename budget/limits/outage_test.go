@@ -350,9 +350,9 @@ func TestOneWaitInAnOutage(t *testing.T) {
 	}
 }
 
-// A process that holds the write lock nearly all the time does not keep another one out: neither when
-// it opens the database, nor when it takes, nor when it deletes.
-func TestBusyProcess(t *testing.T) {
+// A connection that holds the write lock nearly all the time, as that of a busy process does, does not
+// keep others out: neither when they open the database, nor when they take, nor when they delete.
+func TestBusyConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budgets.db")
 	other, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{ApplicationID: applicationID, Migrations: migrations})
 	if err != nil {
@@ -390,7 +390,7 @@ func TestBusyProcess(t *testing.T) {
 	n := rounds.Load()
 	done.Store(true)
 	busy.Wait()
-	t.Logf("the other process had %d transactions meanwhile", n)
+	t.Logf("the other connection had %d transactions meanwhile", n)
 	if most := int64(4 * takes); n > most {
 		t.Errorf("%d openings, takes and deletions waited for %d transactions, more than %d", takes, n, most)
 	}

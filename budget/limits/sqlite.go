@@ -147,19 +147,16 @@ func (f *file) open(ctx context.Context) error {
 	return nil
 }
 
-// writer is the connection that writes. It tries every millisecond to get the write lock, because a
-// process that writes all the time leaves the lock free only for moments. SQLite itself soon tries
-// only ten times a second.
+// writer is the connection that writes. Its transactions wait for others as [sqlitedb.Retry] does.
 type writer struct{ *sql.Conn }
 
 // BeginTx waits up to lockWait for the lock.
-func (w writer) BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error) {
-	for end := time.Now().Add(lockWait); ; time.Sleep(time.Millisecond) {
-		tx, err := w.Conn.BeginTx(ctx, o)
-		if !sqlitedb.IsInUse(err) || time.Now().After(end) {
-			return tx, err
-		}
-	}
+func (w writer) BeginTx(ctx context.Context, o *sql.TxOptions) (tx *sql.Tx, err error) {
+	err = sqlitedb.Retry(ctx, lockWait, func() error {
+		tx, err = w.Conn.BeginTx(ctx, o)
+		return err
+	})
+	return tx, err
 }
 
 // follow opens the file again if another one is in its place, or none: it was restored, or it is to

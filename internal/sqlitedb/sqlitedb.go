@@ -70,21 +70,28 @@ func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	return connect(path, immediate, o.BusyTimeout, pragmas, func(db *sql.DB) error { return db.PingContext(ctx) })
 }
 
-// prepare gives the file its write-ahead log and its schema. It tries every 5 ms: SQLite itself does
-// not wait while another connection makes the log, and it soon tries only ten times a second to get
-// the write lock. A process that writes all the time leaves that lock free only for moments.
+// prepare gives the file its write-ahead log and its schema.
 func (o Options) prepare(ctx context.Context, path string, pragmas []string) error {
-	for end := time.Now().Add(cmp.Or(o.BusyTimeout, busyTimeout)); ; {
+	return Retry(ctx, cmp.Or(o.BusyTimeout, busyTimeout), func() error {
 		db, err := connect(path, immediate, time.Millisecond, pragmas, func(db *sql.DB) error {
 			return Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) })
 		})
-		if err == nil {
-			return db.Close()
-		}
-		if !IsInUse(err) || time.Now().After(end) || ctx.Err() != nil {
+		if err != nil {
 			return err
 		}
-		time.Sleep(5 * time.Millisecond)
+		return db.Close()
+	})
+}
+
+// Retry calls f again, for up to wait, while it fails because another connection holds a lock. It
+// pauses for a millisecond. SQLite's own wait soon tries only ten times a second, so it can miss a
+// lock that a process which writes all the time leaves free only for moments. It does not wait at all
+// while another connection makes a new log.
+func Retry(ctx context.Context, wait time.Duration, f func() error) error {
+	for end := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		if err := f(); !IsInUse(err) || time.Now().After(end) || ctx.Err() != nil {
+			return err
+		}
 	}
 }
 
