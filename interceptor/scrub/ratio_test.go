@@ -159,8 +159,7 @@ func TestTimeLimitBoundsAllWork(t *testing.T) {
 	}
 }
 
-// What a megabyte allocates: an object for each 12 bytes at most, in many short secrets, and 80 bytes
-// for each.
+// A text allocates at most one object for each 12 bytes of it, and 80 bytes for each.
 func TestAllocationsOfAMegabyte(t *testing.T) {
 	const size = 1 << 20
 	s := newScrubber(t, Options{})
