@@ -39,8 +39,8 @@ type Message struct {
 	// Its policy holds, unless Always demands to redact: for text that foldgate writes or stores.
 	Server string
 	Always bool
-	// Method is the name of the method. It is not changed: a message whose method holds a secret is
-	// Blocked.
+	// Method is the name of the method. It is never redacted: a message whose method holds a secret is
+	// Blocked, unless the policy is Off.
 	Method string
 	// Body is the params, result or error. Text is outside of JSON: a reason, a name, a fault.
 	Body json.RawMessage
@@ -101,8 +101,8 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 		return
 	}
 	m.clean = true
-	if m.Method != "" && judge(ctx, m, a, b.Scrubber.Text, m.Method) != m.Method {
-		m.Verdict = max(m.Verdict, Blocked)
+	if m.Method != "" {
+		judge(ctx, m, Block, b.Scrubber.Text, m.Method)
 	}
 	if len(m.Body) > 0 {
 		m.Body = judge(ctx, m, a, b.Scrubber.JSON, []byte(m.Body))

@@ -115,6 +115,19 @@ var boundaryUsers = map[string]string{
 	"cmd/foldgate/trace.go":   "the command that looks for secrets in a trace",
 }
 
+// A method with a secret blocks its message, as the trace says, unless nothing is scrubbed.
+func TestMethodWithASecret(t *testing.T) {
+	for action, want := range map[Action]Verdict{Redact: Blocked, Block: Blocked, Off: Passed} {
+		b := testBoundary(t)
+		b.Policy = testPolicy{"db": {Results: action}}.of
+		m := Message{Server: "db", Method: "notifications/" + secret, Body: json.RawMessage(`{}`)}
+		b.Inbound(t.Context(), &m)
+		if m.Verdict != want || want == Blocked && (len(m.Found) != 1 || m.Found[0].Action != trace.Blocked) {
+			t.Errorf("%s: verdict %d, want %d; findings %v", action, m.Verdict, want, m.Found)
+		}
+	}
+}
+
 // Nothing but the boundary calls the scrubber, and nothing but the recorder
 // writes to the journal, with the exceptions that boundaryUsers names.
 func TestOnlyTheBoundaryScrubs(t *testing.T) {
