@@ -132,9 +132,10 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 // failsSoon reports whether a run from byte i fails within a few bytes of ASCII. Most do, and this is
 // cheaper to know than the end of a match.
 func (d *dfa) failsSoon(text string, i int) bool {
+	const soon = 16
 	state := d.start(text, i) // which may grow d.trans
 	p, trans, fails := d.p, d.trans, d.pack(d.dead(), false)
-	for _, c := range []byte(text[i:min(i+stride, len(text))]) {
+	for _, c := range []byte(text[i:min(i+soon, len(text))]) {
 		if c >= utf8.RuneSelf {
 			break
 		}

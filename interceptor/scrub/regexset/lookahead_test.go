@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,7 +90,7 @@ func lookaheadAt(t *testing.T, scratch *Scratch, p *plan, text string) (matches,
 		if inside(text, i) {
 			continue
 		}
-		open := c.ahead(text, i)
+		open := c.near.lets(text, i)
 		if open {
 			var err error
 			if open, err = c.passes(text, noLimit{}); err != nil {
@@ -109,6 +110,55 @@ func lookaheadAt(t *testing.T, scratch *Scratch, p *plan, text string) (matches,
 		}
 	}
 	return matches, turned
+}
+
+// TestValuesSameAsRegexp: expressions with a long value that counts its bytes, in rows of short texts, have the matches
+// of package regexp. Many have a lookahead for the value.
+func TestValuesSameAsRegexp(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	pick := func(all ...string) string { return all[r.IntN(len(all))] }
+	value := func() string {
+		class := pick(`[a-z]`, `[a-z=]`, `[\w.=-]`, `[^;\s]`, `(?i:[a-k])`, `.`)
+		return class + pick(`{9,66}`, `{20,90}`, `{70}`, `{3,80}`, `{8,}`, `{1,9}`)
+	}
+	const exprs = 400
+	valued, matches := 0, 0
+	for range exprs {
+		expr := pick(`key`, `(?:key|pwd)`, `(?i)key`) + pick(`=`, `[=:]`, `=?:`, ` ?=`) + pick(``, `[= ]{0,5}`, `"?`) +
+			"(" + value() + pick("", "|"+value()+"={0,3}", "|"+value()+"|"+value()) + ")" + pick(`;`, `[;\s]`, `(?:[;\s]|$)`, `(?:;|\\n|$)`, `(?m:$)`, `\b`, `$`, ``)
+		x := parse(t, expr)
+		set, err := New([]Pattern{{Expr: x}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := set.patterns[0].plans[0].lookahead; l != nil && l.values != nil {
+			valued++
+		}
+		scratch := set.NewScratch()
+		for range 8 {
+			var b strings.Builder
+			for b.Len() < 300 {
+				unit := pick("key=", "pwd=", "key:", "KEY==", "a", "key=\u212a", "=", "key= ", "key=abcdefgh") + pick("", "ab", ".", "\u00e9")
+				b.WriteString(strings.Repeat(unit, 1+r.IntN(40)) + pick("", ";", "\n", " ", `\n`, "\""))
+			}
+			text := b.String()[:r.IntN(b.Len()+1)]
+			if err := scratch.Scan(text, noLimit{}); err != nil {
+				t.Fatal(err)
+			}
+			got, err := scratch.FindAll(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := x.regexp().FindAllStringIndex(text, -1)
+			matches += len(want)
+			if !slices.EqualFunc(got, want, func(g Span, w []int) bool { return g.Start == w[0] && g.End == w[1] }) {
+				t.Fatalf("%s in %q: %v, want %v", expr, text, got, want)
+			}
+		}
+	}
+	if valued < exprs/5 || matches < 1000 {
+		t.Errorf("%d of %d expressions have a lookahead for the value, and there are %d matches: want more", valued, exprs, matches)
+	}
 }
 
 // TestLookaheadWithoutLimit: a repetition without a limit may be very long.

@@ -109,14 +109,20 @@ func (c *repetition) within(d *repetition) bool {
 // Let the expression be a sequence h t, where the bytes that h may consist of (skip) and the
 // bytes that a match of t may begin with (pivot) have none in common. In a match from s on, all
 // bytes of h are in skip, and the byte after them is not. So the part of t begins at the first
-// byte from s on that is not in skip; that byte is in pivot; it is least to most bytes after s;
-// and t matches there, with the same text around it. If one of these fails, the expression does
-// not match from s on. If none does, the expression is tried.
+// byte from s on that is not in skip; that byte is in pivot, or there the text ends; it is least to
+// most bytes after s; and t matches there, with the same text around it. If one of these fails, the
+// expression does not match from s on. If none does, the expression is tried.
+//
+// If t has a long value, there is a lookahead from the pivot on that finds the end of the value. Its h
+// is what may stand before the value, which it does not look at, and the value. Without it a run for
+// each of many starts would read the same value.
 type lookahead struct {
 	skip, pivot byteSet
-	least, most int      // most is math.MaxInt for no limit
-	mostASCII   int      // most in a text that is ASCII
-	rest        *program // of t
+	from        int          // bytes after s that are not looked at
+	least, most int          // most is unlimited for no limit
+	mostASCII   int          // most in a text that is ASCII
+	rest        *program     // of t
+	values      []*lookahead // for each alternative of the value in t, one of which has to hold; nil for none
 }
 
 // maxPivots bounds the bytes of pivot: more of them turn too few places away.
@@ -135,51 +141,91 @@ func newLookahead(x *syntax.Regexp) *lookahead {
 	}
 	l := &lookahead{least: unlimited}
 	var rests []*syntax.Regexp
+	valued := true // all rests have a value
 	for _, subs := range branches {
-		b, rest := lookaheadOf(subs)
+		b, rest := lookaheadOf(subs, 0)
 		if b == nil {
 			return nil
 		}
 		l.skip.add(&b.skip)
 		l.pivot.add(&b.pivot)
 		l.least, l.most, l.mostASCII = min(l.least, b.least), max(l.most, b.most), max(l.mostASCII, b.mostASCII)
-		rests = append(rests, rest)
+		rests = append(rests, concat(rest...))
+		values := valuesOf(rest)
+		valued = valued && values != nil
+		l.values = append(l.values, values...)
 	}
 	if !l.pivot.narrow(maxPivots, &l.skip) {
 		return nil
 	}
-	if l.most >= unlimited {
-		l.most, l.mostASCII = math.MaxInt, math.MaxInt
+	if !valued {
+		l.values = nil
 	}
+	l.from = l.least // if a byte before it is not in skip, no match starts at s, or after s and before that byte
 	l.rest = newProgram(&syntax.Regexp{Op: syntax.OpAlternate, Sub: rests})
 	l.rest.earliest = true
 	return l
 }
 
 // lookaheadOf returns the lookahead of a sequence and its t, or nil: the first one whose pivots a gate can
-// look at, or else the first one.
-func lookaheadOf(subs []*syntax.Regexp) (best *lookahead, t *syntax.Regexp) {
+// look at, or else the first one. It does not look at what the elements match that stand before a value,
+// whose number is before.
+func lookaheadOf(subs []*syntax.Regexp, before int) (best *lookahead, t []*syntax.Regexp) {
 	l := &lookahead{}
 	for n, s := range subs {
-		if l.least > 0 {
-			rest := concat(subs[n:]...)
+		if n == before {
+			l.from = l.most
+		}
+		if l.least >= max(l.from, 1) && n > before {
 			l.pivot = byteSet{}
-			if empty := l.pivot.addFirst(rest); !empty && l.pivot.narrow(maxPivots, &l.skip) {
+			empty := l.pivot.addFirst(concat(subs[n:]...))
+			// The end of the text is for values alone: more of the others would turn too few places away.
+			if !empty && (!l.pivot.end || before > 0) && l.pivot.narrow(maxPivots, &l.skip) {
 				apart := l.pivot.apart()
 				if apart || best == nil {
-					best, t = new(*l), rest
+					best, t = new(*l), subs[n:]
 				}
 				if apart {
 					break
 				}
 			}
 		}
-		l.skip.addAll(s)
+		if n >= before {
+			l.skip.addAll(s)
+		}
 		lo, hi := lengths(s, utf8.UTFMax)
 		_, ascii := lengths(s, 1)
 		l.least, l.most, l.mostASCII = min(l.least+lo, unlimited), min(l.most+hi, unlimited), min(l.mostASCII+ascii, unlimited)
 	}
 	return best, t
+}
+
+// valuesOf returns lookaheads for the alternatives of the first long element of a sequence. It returns nil if one
+// has none, and if all are unlimited: runs that count no bytes end at each other's notes.
+func valuesOf(subs []*syntax.Regexp) (all []*lookahead) {
+	counts := false
+	for n, s := range subs {
+		if _, most := lengths(s, 1); most <= stride {
+			continue
+		}
+		alternatives := []*syntax.Regexp{s}
+		if s.Op == syntax.OpAlternate {
+			alternatives = s.Sub
+		}
+		for _, a := range alternatives {
+			l, _ := lookaheadOf(slices.Concat(subs[:n], flat(a, nil, true), subs[n+1:]), n)
+			if l == nil {
+				return nil
+			}
+			counts = counts || l.most < unlimited
+			all = append(all, l)
+		}
+		break
+	}
+	if !counts {
+		return nil
+	}
+	return all
 }
 
 // A gate turns away literal hits by the two bytes after the word in which they begin, for all plans
@@ -320,12 +366,12 @@ type cursor struct {
 	next  int     // no start before it is left to try
 	tries int
 
-	// Of the plan's lookahead; see ahead.
-	rest  *dfa // nil for no lookahead
-	most  int  // lookahead.most for the text
-	at    int  // bytes from the last place to here are in skip
-	pivot int  // where the rest was tried last,
-	open  bool // and whether it matches there
+	// Of the plan's lookahead.
+	rest   *dfa // nil for no lookahead
+	near   look
+	values []look
+	pivot  int  // where the rest was tried last,
+	open   bool // and whether it matches there
 
 	found bool
 	tail  int // where the tail of the match starts
@@ -382,11 +428,11 @@ func (c *cursor) skipHits(text string, s int, limit Limit) error {
 				return err
 			}
 		}
-		if c.ahead(text, hit) && c.at != failed {
-			if !c.rest.failsSoon(text, c.at) {
+		if c.near.lets(text, hit) && c.near.at != failed {
+			if !c.rest.failsSoon(text, c.near.at) {
 				break
 			}
-			failed = c.at
+			failed = c.near.at
 		}
 	}
 	return nil
@@ -418,39 +464,58 @@ func (c *cursor) start(text string, s int, limit Limit) (int, error) {
 		if s+c.plan.tail.minLen > len(text) {
 			return -1, nil
 		}
-		if (c.rest == nil || c.ahead(text, s)) && (text[s] < utf8.RuneSelf || !inside(text, s)) {
+		if (c.rest == nil || c.near.lets(text, s)) && (text[s] < utf8.RuneSelf || !inside(text, s)) {
 			c.next = s + 1
 			return s, nil
 		}
 	}
 }
 
-// ahead reports whether the lookahead lets a match start at s, as far as that is cheap to know: the
-// rest of it begins at c.at. Places come in ascending order.
-func (c *cursor) ahead(text string, s int) bool {
-	l := c.plan.lookahead
-	// Bytes up to least are not looked at: if one is not in skip, no match starts at s, or after s and
-	// before that byte.
-	i, end := max(s+l.least, c.at), len(text)
-	if c.most < end-s {
-		end = s + c.most + 1
+// passes reports whether the rest of the lookahead matches at its pivot.
+func (c *cursor) passes(text string, limit Limit) (bool, error) {
+	at := c.near.at
+	if at == c.pivot {
+		return c.open, nil
 	}
+	c.pivot, c.open = at, len(c.values) == 0
+	for i := range c.values {
+		c.open = c.values[i].lets(text, at) || c.open
+	}
+	if !c.open {
+		return false, nil
+	}
+	end, err := c.rest.end(text, at, limit, true)
+	c.open = end >= 0
+	return c.open, err
+}
+
+// A look is a lookahead at places of one text, in ascending order.
+type look struct {
+	*lookahead
+	most int // for the text
+	at   int // the bytes before it that the last place looked at are in skip
+}
+
+func (l *lookahead) look(ascii bool) look {
+	most := l.most
+	if ascii {
+		most = l.mostASCII
+	}
+	if most >= unlimited {
+		most = math.MaxInt / 2 // more than a text has
+	}
+	return look{lookahead: l, most: most}
+}
+
+// lets reports whether the lookahead lets a match start at s, as far as that is cheap to know: then its pivot
+// is l.at, or there the text ends.
+func (l *look) lets(text string, s int) bool {
+	i, end := max(s+l.from, l.at), min(s+l.most+1, len(text))
 	for i < end && l.skip.has[text[i]] {
 		i++
 	}
-	c.at = i
-	return i < end && l.pivot.has[text[i]]
-}
-
-// passes reports whether the rest of the lookahead matches at c.at.
-func (c *cursor) passes(text string, limit Limit) (bool, error) {
-	if c.at == c.pivot {
-		return c.open, nil
-	}
-	c.pivot, c.open = c.at, false
-	end, err := c.rest.end(text, c.at, limit, true)
-	c.open = end >= 0
-	return c.open, err
+	l.at = i
+	return i >= s+l.least && (i == len(text) || i < end && l.pivot.has[text[i]])
 }
 
 // inside reports whether byte i is in the middle of a rune, where no match starts.

@@ -112,7 +112,7 @@ func lengthen(run []string, next []*syntax.Regexp) []string {
 		return run
 	}
 	first := byteSet{lower: true}
-	if empty := first.addFirst(concat(next...)); empty || first.has[utf8.RuneSelf] {
+	if empty := first.addFirst(concat(next...)); empty || first.end || first.has[utf8.RuneSelf] {
 		return run
 	}
 	var longer []string
@@ -323,10 +323,11 @@ func lengths(x *syntax.Regexp, widest int) (lo, hi int) {
 	return 0, 0 // assertions, the empty match, no match
 }
 
-// A byteSet is a set of bytes of UTF-8 text. It contains all bytes that are not ASCII or none of
-// them. If lower is set, it contains characters in lower case as fold leaves them.
+// A byteSet is a set of bytes of UTF-8 text, and maybe the end of the text. It contains all bytes that are not
+// ASCII or none of them. If lower is set, it contains characters in lower case as fold leaves them.
 type byteSet struct {
 	has   [256]bool
+	end   bool
 	lower bool
 }
 
@@ -335,6 +336,7 @@ func (b *byteSet) add(o *byteSet) {
 	for c, has := range o.has {
 		b.has[c] = b.has[c] || has
 	}
+	b.end = b.end || o.end
 }
 
 // addAll adds the bytes that matches of x may consist of.
@@ -353,10 +355,14 @@ func (b *byteSet) addAll(x *syntax.Regexp) {
 	}
 }
 
-// addFirst adds the bytes that matches of x may begin with. It reports whether x may match "".
+// addFirst adds the bytes that matches of x may begin with, and the end of the text if x may match "" only there.
+// It reports whether x may match "" elsewhere.
 func (b *byteSet) addFirst(x *syntax.Regexp) (empty bool) {
 	switch x.Op {
 	case syntax.OpNoMatch:
+		return false
+	case syntax.OpEndText:
+		b.end = true
 		return false
 	case syntax.OpLiteral:
 		if len(x.Rune) == 0 {

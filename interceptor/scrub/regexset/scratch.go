@@ -38,7 +38,9 @@ type Scratch struct {
 	tested     map[part]bool
 
 	found   []literalHit
-	matches []Span // see FindAll
+	matches []Span   // see FindAll
+	cursors []cursor // of the pattern that is searched,
+	values  []look   // and their values
 }
 
 // A part is a range of the text that a pattern was tested on.
@@ -213,9 +215,7 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 // start of the match. The matches may overlap.
 func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]Span, error) {
 	p := &c.set.patterns[pattern]
-	c.matches = c.matches[:0]
-	var buf [4]cursor
-	cursors := buf[:0]
+	c.matches, c.values, c.cursors = c.matches[:0], c.values[:0], c.cursors[:0]
 	for _, plan := range p.plans {
 		if plan.required != nil && len(c.hits[plan.hits]) == 0 {
 			continue
@@ -224,12 +224,12 @@ func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]S
 		if !ok {
 			return nil, errClasses
 		}
-		cursors = append(cursors, cur)
+		c.cursors = append(c.cursors, cur)
 	}
 	for at := 0; ; {
 		var first *cursor
-		for i := range cursors {
-			cur := &cursors[i]
+		for i := range c.cursors {
+			cur := &c.cursors[i]
 			if err := cur.seek(c.text, at, c.limit); err != nil {
 				return nil, err
 			}
@@ -248,11 +248,13 @@ func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]S
 // cursor returns a cursor for the scanned text, or false if the plan has no DFA.
 func (c *Scratch) cursor(p *plan) (cursor, bool) {
 	cur := cursor{plan: p, hits: c.hits[p.hits], dfa: c.dfa(p.tail), pivot: -1}
-	if p.lookahead != nil {
-		cur.rest, cur.most = c.dfa(p.lookahead.rest), p.lookahead.most
-		if c.ascii {
-			cur.most = p.lookahead.mostASCII
+	if l := p.lookahead; l != nil {
+		cur.rest, cur.near = c.dfa(l.rest), l.look(c.ascii)
+		first := len(c.values)
+		for _, v := range l.values {
+			c.values = append(c.values, v.look(c.ascii))
 		}
+		cur.values = c.values[first:]
 	}
 	return cur, cur.dfa != nil
 }
