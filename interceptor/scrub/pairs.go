@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -85,7 +86,7 @@ func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, kn
 	dense := crowd{}
 	var rows rowTest
 	uncut := 0 // the first cell whose value may end at the next name
-	for _, m := range matches {
+	for i, m := range matches {
 		admitted := dense.admits(m)
 		if dense.matches == 0 {
 			uncut = len(x.cells) + wholeMatches
@@ -117,6 +118,9 @@ func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, kn
 			continue
 		}
 		name := text[m.Start:nameEnd(text, regexset.Span{Start: m.Start, End: value.Start})]
+		if len(x.cells) == cap(x.cells) {
+			x.cells = slices.Grow(x.cells, len(matches)-i)
+		}
 		if x.cells = append(x.cells, cell{name, value, true}); end > value.End {
 			x.cells = append(x.cells, cell{value: span{end, end}}) // what is behind the value is redacted with it
 		}
@@ -141,9 +145,10 @@ func (x *examination) valueOf(r *rule, m regexset.Span) (span, error) {
 		_, size := utf8.DecodeLastRuneInString(text[:value.Start])
 		value.Start -= size
 	}
-	ends := "\"'`\\<>{}[],| \t\n\f\r" // what the groups of these rules leave out, too
+	const signs = "\"'`\\<>{}[],| \t\n\f\r" // what the groups of these rules leave out, too
+	ends := signs
 	if r.Row {
-		ends += "()"
+		ends = signs + "()"
 	}
 	if n := strings.IndexAny(text[m.End:value.End], ends); n >= 0 {
 		value.End = m.End + n
@@ -326,15 +331,20 @@ func isPublic(value string) bool {
 	return value != "" && strings.IndexByte("0123456789vh", value[0]) >= 0 && publicValue.MatchString(value)
 }
 
-// A rowTest tells cells of rows apart. It has the ranges, before and behind the last cells, in which it found nothing
-// that no cell has: the names in a long line look at the same bytes.
-type rowTest struct{ before, after span }
+// A rowTest tells cells of rows apart. Names in a long line look at the same bytes, so it knows what it saw.
+type rowTest struct {
+	line          span // from the start of the line of the last name to that name
+	before, after span // the ranges around the last cells in which is nothing that no cell has
+}
 
 // holds reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
 // without a header. Of a long line it looks at the part around them. Names come in ascending order.
 func (r *rowTest) holds(text string, at int, value span) bool {
-	before := text[max(0, at-maxName*4):at]
-	before = before[strings.LastIndexByte(before, '\n')+1:]
+	if n := strings.LastIndexByte(text[r.line.End:at], '\n'); n >= 0 {
+		r.line.Start = r.line.End + n + 1
+	}
+	r.line.End = at
+	before := text[max(r.line.Start, at-maxName*4):at]
 	after, _, _ := strings.Cut(text[value.End:min(value.End+maxHeader, len(text))], "\n")
 	separator := string(text[value.Start-1])
 	if separator == " " {
