@@ -152,32 +152,66 @@ func linesBefore(text string, end int) span {
 	return span{start, end}
 }
 
-// ownIDs matches the ids that foldgate gives to branches, sessions, contexts and envelopes. An
-// agent has to read them, so they are never redacted, although some look like keys.
-var ownIDs = regexp.MustCompile(`\b(?:(?:br|ses|env)_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|ctx_[0-9]{10,14}_[a-z0-9]{6,26})\b`)
-
-// appendWithoutIDs appends the parts of m in text that are not foldgate's ids.
+// appendWithoutIDs appends the parts of m in text that are not ids of foldgate. An agent has to read those, so
+// they are never redacted, although some look like keys.
 func appendWithoutIDs(marks []mark, text string, m mark) []mark {
-	if !strings.Contains(text[m.Start:m.End], "_") {
-		return append(marks, m)
-	}
 	const reach = 64 // of an id over the ends of m
-	from, to := max(0, m.Start-reach), min(len(text), m.End+reach)
-	if near := text[from:to]; !strings.Contains(near, "br_") && !strings.Contains(near, "ses_") && !strings.Contains(near, "env_") && !strings.Contains(near, "ctx_") {
-		return append(marks, m) // without this, a text full of secrets takes twice the time
-	}
-	for _, id := range ownIDs.FindAllStringIndex(text[from:to], -1) {
-		if lo, hi := id[0]+from, id[1]+from; hi > m.Start && lo < m.End {
-			if lo > m.Start {
-				marks = append(marks, mark{span{m.Start, lo}, m.rule})
-			}
-			m.Start = hi
+	for i := max(0, m.Start-reach); i < min(len(text), m.End+reach); i++ {
+		n := strings.IndexByte(text[i:min(len(text), m.End+reach)], '_')
+		if n < 0 {
+			break
 		}
+		i += n
+		id := ownID(text, i)
+		if id.Start >= m.End || id.End <= m.Start {
+			continue
+		}
+		if id.Start > m.Start {
+			marks = append(marks, mark{span{m.Start, id.Start}, m.rule})
+		}
+		m.Start = id.End
 	}
 	if m.Start < m.End {
 		marks = append(marks, m)
 	}
 	return marks
+}
+
+// ownID returns the range of the id whose first _ is at byte i of text, or an empty one: an id that foldgate gives
+// to a branch, session or envelope, br_UUID, or to a context, ctx_SECONDS_LETTERS.
+func ownID(text string, i int) span {
+	start, end := i, i+1
+	for start > 0 && kindOf(text[start-1]) == 'a' && i-start < len("ses") {
+		start--
+	}
+	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyz"
+	next := func(set string, least, most int) bool {
+		n := 0
+		for end < len(text) && n < most && strings.IndexByte(set, text[end]) >= 0 {
+			n, end = n+1, end+1
+		}
+		return n >= least
+	}
+	ok := false
+	switch text[start:i] {
+	case "br", "ses", "env":
+		ok = next(digits+"abcdef", 8, 8)
+		for range 3 {
+			ok = ok && next("-", 1, 1) && next(digits+"abcdef", 4, 4)
+		}
+		ok = ok && next("-", 1, 1) && next(digits+"abcdef", 12, 12)
+	case "ctx":
+		ok = next(digits, 10, 14) && next("_", 1, 1) && next(digits+letters, 6, 26)
+	}
+	if !ok || isWord(text, start-1) || isWord(text, end) {
+		return span{}
+	}
+	return span{start, end}
+}
+
+// isWord reports whether byte i of text is one of a word.
+func isWord(text string, i int) bool {
+	return i >= 0 && i < len(text) && (kindOf(text[i]) != '_' || text[i] == '_')
 }
 
 // checksums matches the sums in lock files. gitleaks excepts such files by their path; a text has

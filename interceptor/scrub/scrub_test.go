@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -271,5 +273,37 @@ func TestLastLine(t *testing.T) {
 	text := "x\n--mount=type=secret,api_key=" + key
 	if hits := hitsOf(t, s, text); len(hits) > 0 {
 		t.Errorf("find(%q) = %v, want nothing", text, hits)
+	}
+}
+
+// TestOwnIDs: the ids that are not redacted are those of an expression, whatever stands around or in them.
+func TestOwnIDs(t *testing.T) {
+	want := regexp.MustCompile(`\b(?:(?:br|ses|env)_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|ctx_[0-9]{10,14}_[a-z0-9]{6,26})\b`)
+	r := rand.New(rand.NewPCG(7, 8))
+	ids := []string{"br_0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f", "ses_0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f", "env_0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f", "ctx_1735650000_a1b2c3d4", "ctx_17356500001234_abcdefghijklmnopqrstuvwxyz"}
+	around := []string{"", "", "", " ", "_", "a", "Z", "9", "-", ".", "env_", "ctx_1_", "\u00e9"}
+	pick := func(all []string) string { return all[r.IntN(len(all))] }
+	found := 0
+	for range 100_000 {
+		id := pick(ids)
+		if i := r.IntN(len(id)); r.IntN(3) == 0 {
+			id = id[:i] + pick(around) + id[i+r.IntN(2):]
+		}
+		text := pick(around) + id + pick(around) + pick(ids) + pick(around)
+		var got [][]int
+		for i := range len(text) {
+			if text[i] == '_' {
+				if s := ownID(text, i); s.End > 0 {
+					got = append(got, []int{s.Start, s.End})
+				}
+			}
+		}
+		if all := want.FindAllStringIndex(text, -1); !slices.EqualFunc(got, all, slices.Equal) {
+			t.Fatalf("ids in %q are %v, want %v", text, got, all)
+		}
+		found += len(got)
+	}
+	if found < 20_000 {
+		t.Errorf("%d ids in the texts, want more", found)
 	}
 }
