@@ -93,7 +93,7 @@ func lookaheadAt(t *testing.T, scratch *Scratch, p *plan, text string) (matches,
 		open := c.near.lets(text, i)
 		if open {
 			var err error
-			if open, err = c.passes(text, noLimit{}); err != nil {
+			if open, err = c.passes(scratch); err != nil {
 				t.Fatal(err)
 			}
 		}

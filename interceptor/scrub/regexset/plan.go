@@ -213,10 +213,12 @@ func valuesOf(subs []*syntax.Regexp) (all []*lookahead) {
 			alternatives = s.Sub
 		}
 		for _, a := range alternatives {
-			l, _ := lookaheadOf(slices.Concat(subs[:n], flat(a, nil, true), subs[n+1:]), n)
+			l, t := lookaheadOf(slices.Concat(subs[:n], flat(a, nil, true), subs[n+1:]), n)
 			if l == nil {
 				return nil
 			}
+			l.rest = newProgram(concat(t...))
+			l.rest.earliest = true
 			counts = counts || l.most < unlimited
 			all = append(all, l)
 		}
@@ -367,8 +369,7 @@ type cursor struct {
 	tries int
 
 	// Of the plan's lookahead.
-	rest   *dfa // nil for no lookahead
-	near   look
+	near   look // its rest is nil for no lookahead
 	values []look
 	pivot  int  // where the rest was tried last,
 	open   bool // and whether it matches there
@@ -378,8 +379,9 @@ type cursor struct {
 	match Span
 }
 
-// seek finds the leftmost match that starts at or after p.
-func (c *cursor) seek(text string, p int, limit Limit) error {
+// seek finds the leftmost match in the scanned text that starts at or after p.
+func (c *cursor) seek(in *Scratch, p int) error {
+	text, limit := in.text, in.limit
 	for {
 		if c.found && c.tail >= p {
 			c.match.Start = c.plan.reach(text, c.tail, p)
@@ -393,14 +395,14 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 		if s < 0 || err != nil {
 			return err
 		}
-		if c.rest != nil {
-			if open, err := c.passes(text, limit); err != nil {
+		if c.near.rest != nil {
+			if open, err := c.passes(in); err != nil {
 				return err
 			} else if !open {
 				continue
 			}
 		}
-		if c.rest == nil && c.dfa.failsSoon(text, s) {
+		if c.near.rest == nil && c.dfa.failsSoon(text, s) {
 			continue
 		}
 		end, err := c.dfa.end(text, s, limit, true)
@@ -414,7 +416,7 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 // skipHits drops the hits before s, and those after it from which no match starts, as far as that is cheap
 // to know. Most hits end here.
 func (c *cursor) skipHits(text string, s int, limit Limit) error {
-	if r := c.plan.required; c.rest == nil || r == nil || r.hi > 0 {
+	if r := c.plan.required; c.near.rest == nil || r == nil || r.hi > 0 {
 		return nil
 	}
 	failed := -1
@@ -429,7 +431,7 @@ func (c *cursor) skipHits(text string, s int, limit Limit) error {
 			}
 		}
 		if c.near.lets(text, hit) && c.near.at != failed {
-			if !c.rest.failsSoon(text, c.near.at) {
+			if !c.near.rest.failsSoon(text, c.near.at) {
 				break
 			}
 			failed = c.near.at
@@ -464,7 +466,7 @@ func (c *cursor) start(text string, s int, limit Limit) (int, error) {
 		if s+c.plan.tail.minLen > len(text) {
 			return -1, nil
 		}
-		if (c.rest == nil || c.near.lets(text, s)) && (text[s] < utf8.RuneSelf || !inside(text, s)) {
+		if (c.near.rest == nil || c.near.lets(text, s)) && (text[s] < utf8.RuneSelf || !inside(text, s)) {
 			c.next = s + 1
 			return s, nil
 		}
@@ -472,19 +474,27 @@ func (c *cursor) start(text string, s int, limit Limit) (int, error) {
 }
 
 // passes reports whether the rest of the lookahead matches at its pivot.
-func (c *cursor) passes(text string, limit Limit) (bool, error) {
+func (c *cursor) passes(in *Scratch) (bool, error) {
 	at := c.near.at
 	if at == c.pivot {
 		return c.open, nil
 	}
-	c.pivot, c.open = at, len(c.values) == 0
+	c.pivot, c.open = at, len(c.near.values) == 0
+	if len(c.values) < len(c.near.values) {
+		first := len(in.values)
+		for _, v := range c.near.values {
+			in.values = append(in.values, in.look(v))
+		}
+		c.values = in.values[first:]
+	}
 	for i := range c.values {
-		c.open = c.values[i].lets(text, at) || c.open
+		v := &c.values[i]
+		c.open = c.open || v.lets(in.text, at) && !v.rest.failsSoon(in.text, v.at)
 	}
 	if !c.open {
 		return false, nil
 	}
-	end, err := c.rest.end(text, at, limit, true)
+	end, err := c.near.rest.end(in.text, at, in.limit, true)
 	c.open = end >= 0
 	return c.open, err
 }
@@ -492,19 +502,20 @@ func (c *cursor) passes(text string, limit Limit) (bool, error) {
 // A look is a lookahead at places of one text, in ascending order.
 type look struct {
 	*lookahead
+	rest *dfa
 	most int // for the text
 	at   int // the bytes before it that the last place looked at are in skip
 }
 
-func (l *lookahead) look(ascii bool) look {
+func (c *Scratch) look(l *lookahead) look {
 	most := l.most
-	if ascii {
+	if c.ascii {
 		most = l.mostASCII
 	}
 	if most >= unlimited {
 		most = math.MaxInt / 2 // more than a text has
 	}
-	return look{lookahead: l, most: most}
+	return look{lookahead: l, rest: c.dfa(l.rest), most: most}
 }
 
 // lets reports whether the lookahead lets a match start at s, as far as that is cheap to know: then its pivot

@@ -215,7 +215,7 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 // start of the match. The matches may overlap.
 func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]Span, error) {
 	p := &c.set.patterns[pattern]
-	c.matches, c.values, c.cursors = c.matches[:0], c.values[:0], c.cursors[:0]
+	c.matches, c.cursors, c.values = c.matches[:0], c.cursors[:0], c.values[:0]
 	for _, plan := range p.plans {
 		if plan.required != nil && len(c.hits[plan.hits]) == 0 {
 			continue
@@ -230,7 +230,7 @@ func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]S
 		var first *cursor
 		for i := range c.cursors {
 			cur := &c.cursors[i]
-			if err := cur.seek(c.text, at, c.limit); err != nil {
+			if err := cur.seek(c, at); err != nil {
 				return nil, err
 			}
 			if cur.found && (first == nil || cur.match.Start < first.match.Start) {
@@ -249,12 +249,7 @@ func (c *Scratch) FindFrom(pattern int, next func(text string, m Span) int) ([]S
 func (c *Scratch) cursor(p *plan) (cursor, bool) {
 	cur := cursor{plan: p, hits: c.hits[p.hits], dfa: c.dfa(p.tail), pivot: -1}
 	if l := p.lookahead; l != nil {
-		cur.rest, cur.near = c.dfa(l.rest), l.look(c.ascii)
-		first := len(c.values)
-		for _, v := range l.values {
-			c.values = append(c.values, v.look(c.ascii))
-		}
-		cur.values = c.values[first:]
+		cur.near = c.look(l)
 	}
 	return cur, cur.dfa != nil
 }
