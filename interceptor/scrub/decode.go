@@ -540,7 +540,7 @@ func (x *examination) appendEscapes(all []decoded, text string, first string, as
 	for len(edits) > 0 && err == nil {
 		// Escapes that are near each other are decoded together.
 		n := 1
-		for n < len(edits) && edits[n].Start-edits[n-1].End < 2*margin {
+		for n < len(edits) && (edits[n].Start-edits[n-1].End < 2*margin || widen(text, edits[n].Start, -1) < widen(text, edits[n-1].End, +1)) {
 			n++
 		}
 		part := span{widen(text, edits[0].Start, -1), widen(text, edits[n-1].End, +1)}
