@@ -57,10 +57,10 @@ func TestRatioOfManySecrets(t *testing.T) {
 	t.Logf("%.1f times the time of its parts", r)
 }
 
-// TestRatioOfPairs guards against costs that grow faster than the text. The pairs that a rule finds are
-// scanned together, also those of which each value is the name of the next one. TestWorkOfPairs counts the
-// work more exactly.
-func TestRatioOfPairs(t *testing.T) {
+// TestRatioOfHostileRows guards against costs that grow faster than the text. The pairs that a rule finds are
+// scanned together, also those of which each value is the name of the next one, and so are runs of base64.
+// TestWorkOfPairs counts the work of pairs more exactly.
+func TestRatioOfHostileRows(t *testing.T) {
 	const times = 6
 	s := newScrubber(t, Options{})
 	text := func(in string, times int) func() {
@@ -83,8 +83,11 @@ func TestRatioOfPairs(t *testing.T) {
 		{"names in values", strings.Repeat("secretvalue=", 1<<20/12), 22},
 		{"values before names", strings.Repeat("value:;", 1<<20/7), 13},
 		{"names and signs", strings.Repeat("pwdvalue:", 1<<20/9), 14},
-		{"passwords in a row", strings.Repeat("pwd=", 1<<20/4), 26},
+		{"passwords in a row", strings.Repeat("pwd=", 1<<20/4), 12},
 		{"keys in lines", strings.Repeat(strings.Repeat("key=", 75)+"\n", 1<<20/301), 23},
+		{"lines that end in =", strings.Repeat(strings.Repeat("secret=", 74)+"\n", 1<<20/519), 46},
+		{"texts in base64", strings.Repeat("]/secret=aGVsbG8gd29ybGQh", 1<<20/25), 38},
+		{"almost ids", strings.Repeat(strings.Repeat("postgres://wifi:*env_val@", 5)+"\n", 1<<20/126), 25},
 	} {
 		r := times * cputime.Ratio(5, text(c.in, 1), text(dense(1<<20), times))
 		if r > c.most {
