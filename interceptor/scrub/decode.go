@@ -123,8 +123,11 @@ func (x *examination) decode(text string, pairs []decoded, depth int) ([]mark, e
 		}
 		at = run.End
 		runs = appendRun(runs, text, run)
-		var err error
-		if all, err = x.appendUnpacked(all[:0], text, run); err == nil {
+		err := x.limit.spend(run.End - run.Start)
+		if err == nil {
+			all, err = x.appendUnpacked(all[:0], text, run)
+		}
+		if err == nil {
 			err = look(all...)
 		}
 		if err != nil {
