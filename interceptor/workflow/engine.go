@@ -463,15 +463,11 @@ const (
 // Expire ends workflows that are past their TTL, a few at a time, and deletes ended ones a day
 // after that. Each workflow that it ends is returned once, to one of the processes.
 func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
-	due := func(q sqlitedb.Querier) ([]*node, error) {
-		return many(ctx, q, "WHERE n.parent = '' AND n.expires_at <= ? - n.closed * ? LIMIT ?",
-			e.now().UnixMicro(), keepClosed.Microseconds(), expireLimit)
-	}
-	if roots, err := due(e.db); err != nil || roots == nil {
+	if roots, err := due(ctx, e.db, e.now()); err != nil || len(roots) == 0 {
 		return nil, err // the usual case, without a write
 	}
 	err = sqlitedb.Update(ctx, e.db, func(tx *sql.Tx) error {
-		roots, err := due(tx)
+		roots, err := due(ctx, tx, e.now())
 		for _, root := range roots {
 			statement := "DELETE FROM nodes WHERE root = ?"
 			if !root.closed {

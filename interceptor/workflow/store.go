@@ -3,6 +3,7 @@ package workflow
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
@@ -53,6 +54,8 @@ var migrations = []string{`
 	CREATE INDEX aliases_root ON aliases (root);
 `, `
 	ALTER TABLE nodes ADD COLUMN host TEXT NOT NULL DEFAULT ''; -- that made it, as records name it
+`, `
+	CREATE INDEX nodes_ended ON nodes (expires_at) WHERE parent = '' AND closed = 1;
 `}
 
 // node is a row: the first step of a workflow, its root, or a later one.
@@ -127,6 +130,17 @@ func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name 
 		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN (SELECT value FROM json_each(?))) "+
 		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC",
 		principal, workflow, now, name, string(rawjson.Marshal(hashes)))
+}
+
+// due returns a few roots to end, and ended ones to delete. Each query has an index, as each call asks them.
+func due(ctx context.Context, q sqlitedb.Querier, now time.Time) ([]*node, error) {
+	const past = " AND n.parent = '' AND n.expires_at <= ? LIMIT ?"
+	open, err := many(ctx, q, "WHERE n.closed = 0"+past, now.UnixMicro(), expireLimit)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := many(ctx, q, "WHERE n.closed = 1"+past, now.Add(-keepClosed).UnixMicro(), expireLimit-len(open))
+	return append(open, ended...), err
 }
 
 func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]string) error {

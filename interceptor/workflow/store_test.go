@@ -1,11 +1,15 @@
 package workflow
 
 import (
+	"context"
+	"database/sql"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 func TestOpenFaults(t *testing.T) {
@@ -56,5 +60,51 @@ func TestStoreKeepsNoValues(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
+	}
+}
+
+// An explainer fails a test if a query reads a table from its beginning.
+type explainer struct {
+	sqlitedb.Querier
+	t       *testing.T
+	queries int
+}
+
+func (e *explainer) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	e.t.Helper()
+	e.queries++
+	var id, parent, unused int
+	var detail string
+	for err := range sqlitedb.Rows(ctx, e.Querier, []any{&id, &parent, &unused, &detail}, "EXPLAIN QUERY PLAN "+query, args...) {
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if strings.HasPrefix(detail, "SCAN") && !strings.Contains(detail, "json_each") {
+			e.t.Errorf("%s: %s", query, detail)
+		}
+	}
+	return e.Querier.QueryContext(ctx, query, args...)
+}
+
+// TestQueriesHaveIndexes: the time of a call does not grow with the number of workflows.
+func TestQueriesHaveIndexes(t *testing.T) {
+	b := newBench(t, nil)
+	e := &explainer{Querier: b.e.db, t: t}
+	ctx := t.Context()
+	for _, query := range []func() error{
+		func() error { _, err := byID(ctx, e, "a"); return err },
+		func() error { _, err := byKey(ctx, e, "a", "b", "c"); return err },
+		func() error { _, err := byAlias(ctx, e, "a", "b", "c"); return err },
+		func() error { _, err := lastOf(ctx, e, "a", "b", "c", 1); return err },
+		func() error { _, err := holding(ctx, e, "a", "b", "c", []string{"d"}, 1); return err },
+		func() error { _, err := ending(ctx, e, "a"); return err },
+		func() error { _, err := due(ctx, e, time.Now()); return err },
+	} {
+		if err := query(); err != nil {
+			t.Error(err)
+		}
+	}
+	if e.queries != 8 {
+		t.Errorf("%d queries were explained, want 8", e.queries)
 	}
 }
