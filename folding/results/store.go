@@ -123,6 +123,22 @@ var migrations = []string{`
 	DROP INDEX results_context;
 `, `
 	CREATE INDEX results_principal ON results (principal, id, bytes);
+`, `
+	CREATE TABLE sizes ( -- of the results of each principal
+		principal TEXT PRIMARY KEY,
+		bytes     INTEGER NOT NULL
+	) WITHOUT ROWID;
+	CREATE INDEX sizes_bytes ON sizes (bytes);
+	INSERT INTO sizes SELECT principal, sum(bytes) FROM results GROUP BY principal;
+	CREATE TRIGGER results_put AFTER INSERT ON results BEGIN
+		UPDATE size SET bytes = bytes + new.bytes;
+		INSERT INTO sizes VALUES (new.principal, new.bytes) ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+	END;
+	CREATE TRIGGER results_gone AFTER DELETE ON results BEGIN
+		UPDATE size SET bytes = bytes - old.bytes;
+		UPDATE sizes SET bytes = bytes - old.bytes WHERE principal = old.principal;
+		DELETE FROM sizes WHERE principal = old.principal AND bytes = 0;
+	END;
 `}
 
 // Open opens or creates the store at path and evicts what exceeds the limits.
@@ -159,12 +175,9 @@ func (s *Store) Put(ctx context.Context, r Result) error {
 		if err := s.evict(ctx, tx, r.Principal, size); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
+		_, err := tx.ExecContext(ctx, `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, r.Handle, r.Principal, r.Session, r.Context, r.Server, r.Tool, r.Kind, r.Text, r.Structured,
-			size, r.Tokens, r.Delivered, s.cfg.Now().UnixMicro()); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, "UPDATE size SET bytes = bytes + ?", size)
+			size, r.Tokens, r.Delivered, s.cfg.Now().UnixMicro())
 		return err
 	})
 	if err != nil {
@@ -179,7 +192,8 @@ const maxEvicted = 10_000
 // largest finds the oldest result of the principal with the most bytes, ?2 more of ?1 included: no
 // principal can push out the results of one who stores less.
 const largest = `SELECT id, bytes FROM results WHERE principal =
-	(SELECT principal FROM results GROUP BY principal ORDER BY sum(bytes) + iif(principal = ?1, ?2, 0) DESC LIMIT 1) ORDER BY id LIMIT 1`
+	(SELECT principal FROM sizes WHERE principal = ?1 OR bytes = (SELECT max(bytes) FROM sizes)
+		ORDER BY bytes + iif(principal = ?1, ?2, 0) DESC LIMIT 1) ORDER BY id LIMIT 1`
 
 // evict makes room for size bytes of a principal: it deletes results past their TTL and, if the quota
 // demands it, the oldest ones of the principal who stores the most.
@@ -212,10 +226,9 @@ func (s *Store) evict(ctx context.Context, tx *sql.Tx, principal string, size in
 		for _, step := range []string{
 			"INSERT INTO gone (handle, principal, session, context, tool, why, at) SELECT handle, principal, session, context, tool, ?2, ?3 FROM results WHERE id = ?1",
 			"DELETE FROM results WHERE id = ?1",
-			"UPDATE size SET bytes = ?4",
-			"DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?5",
+			"DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?4",
 		} {
-			if _, err := tx.ExecContext(ctx, step, id, why, now.UnixMicro(), total, maxEvicted); err != nil {
+			if _, err := tx.ExecContext(ctx, step, id, why, now.UnixMicro(), maxEvicted); err != nil {
 				return err
 			}
 		}

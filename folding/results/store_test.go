@@ -155,6 +155,70 @@ func TestQuotaIsShared(t *testing.T) {
 	if _, err := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", kept[0]); err != nil {
 		t.Errorf("cyd pushed out a result of bob: %v", err)
 	}
+	sizesHold(t, r)
+}
+
+// sizesHold fails a test if the sizes that a store keeps are not those of its results.
+func sizesHold(t *testing.T, r *Store) {
+	t.Helper()
+	const wrong = `SELECT ((SELECT bytes FROM size) != (SELECT total(bytes) FROM results)) + (SELECT count(*) FROM
+		(SELECT principal, sum(bytes) AS bytes FROM results GROUP BY principal) AS r FULL JOIN sizes USING (principal, bytes) WHERE r.principal IS NULL OR sizes.principal IS NULL)`
+	var n int
+	if err := r.db.QueryRowContext(t.Context(), wrong).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d sizes are not those of the results, %v", n, err)
+	}
+}
+
+// TestStoreOfAnEarlierVersion: the results of a store without sizes get theirs.
+func TestStoreOfAnEarlierVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.db")
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{Migrations: migrations[:3]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handles := map[string]string{}
+	for _, principal := range []string{"ada", "bob", "ada"} {
+		handles[principal] = (&Store{}).NewHandle()
+		_, err := db.ExecContext(t.Context(), `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
+			VALUES (?, ?, '', '', '', '', '', ?, '', 300, 1, 1, ?)`, handles[principal], principal, strings.Repeat("x", 300), time.Now().UnixMicro())
+		if err == nil {
+			_, err = db.ExecContext(t.Context(), "UPDATE size SET bytes = bytes + 300")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(path, Config{Quota: 1000, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	sizesHold(t, r)
+	if err := r.Put(t.Context(), Result{Handle: "new", Principal: "cyd", Text: strings.Repeat("x", 300)}); err != nil {
+		t.Fatal(err)
+	}
+	sizesHold(t, r)
+	if _, err := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", handles["bob"]); err != nil {
+		t.Errorf("the result of bob, who stores less than ada, was evicted: %v", err)
+	}
+}
+
+// TestEvictionHasIndexes: what a full store takes to find the result to evict does not grow with the results.
+func TestEvictionHasIndexes(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1000)
+	var id, parent, unused, steps int
+	var detail string
+	for err := range sqlitedb.Rows(t.Context(), r.db, []any{&id, &parent, &unused, &detail}, "EXPLAIN QUERY PLAN "+largest, "ada", 1) {
+		if steps++; err != nil || strings.HasPrefix(detail, "SCAN") {
+			t.Errorf("%s, %v", detail, err)
+		}
+	}
+	if steps < 4 {
+		t.Errorf("a plan of %d steps, want more", steps)
+	}
 }
 
 func TestQuotaEvictsTheOldest(t *testing.T) {
