@@ -52,10 +52,15 @@ tidy:
 	@$(GO) mod tidy -diff
 	@$(NESTED) $(GO) mod tidy -diff
 
+# These do one thing after the other, and the race detector makes them take five to twenty times as long.
+SEQUENTIAL = ^Test(DamagedIndex|DiffRedacts|HostileTexts|IndexChangesNoAnswer|Pages|PreviewKeepsItsBudget|PreviewNamesTheWhole|Scripts)$$
+
 unit:
-	@echo "== unit tests"
-	@$(GO) test -race -timeout 10m ./...
+	@echo "== unit tests, with the race detector"
+	@$(GO) test -race -skip '$(SEQUENTIAL)' -timeout 10m ./...
 	@$(NESTED) $(GO) test -race -timeout 10m ./...
+	@echo "== unit tests that do one thing after the other, without it"
+	@$(GO) test -run '$(SEQUENTIAL)' -timeout 10m ./cmd/foldgate ./interceptor/... ./internal/hosts
 
 ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"
