@@ -32,7 +32,7 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	}
 	marks := appendMarks(nil, text, hits)
 	found := findings(text, hits)
-	hidden, err := x.decode(text, pairs, 1)
+	hidden, err := x.decode(text, span{0, len(text)}, pairs, 1)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -68,14 +68,14 @@ func findings(text string, hits []hit) []Finding {
 	return found
 }
 
-// decode returns the marks for the secrets that text contains in other encodings, and of those in its
-// pairs. depth counts how often text has been decoded, from 1. text was scanned last.
-func (x *examination) decode(text string, pairs []decoded, depth int) ([]mark, error) {
+// decode returns the marks for the secrets that text contains, around within, in other encodings,
+// and of those in its pairs. depth counts how often text has been decoded, from 1. text was scanned last.
+func (x *examination) decode(text string, within span, pairs []decoded, depth int) ([]mark, error) {
 	if depth > maxDepth {
 		return nil, nil
 	}
 	ascii := x.scratch.ASCII()
-	quoted := x.scratch.HasSign() && isQuotedPrintable(text)
+	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within.Start:within.End])
 	var marks []mark
 	look := func(all ...decoded) error {
 		for i := range all {
@@ -86,7 +86,7 @@ func (x *examination) decode(text string, pairs []decoded, depth int) ([]mark, e
 			if err != nil {
 				return err
 			}
-			deeper, err := x.decode(d.text, pairs, depth+1)
+			deeper, err := x.decode(d.text, d.fresh, pairs, depth+1)
 			x.paired = within
 			if err != nil {
 				return err
@@ -115,39 +115,27 @@ func (x *examination) decode(text string, pairs []decoded, depth int) ([]mark, e
 		}
 	}
 	var all []decoded
-	var runs []edit
-	for at := 0; ; {
-		run, ok := nextRun(text, at)
+	for at := within.Start; ; {
+		run, ok := nextRun(text, span{at, within.End})
 		if !ok {
 			break
 		}
-		at = run.End
-		runs = appendRun(runs, text, run)
-		err := x.limit.spend(run.End - run.Start)
-		if err == nil {
-			all, err = x.appendUnpacked(all[:0], text, run)
-		}
+		var err error
+		all, err = x.appendUnpacked(appendRun(all[:0], text, run), text, run)
 		if err == nil {
 			err = look(all...)
 		}
 		if err != nil {
 			return nil, err
 		}
-	}
-	sortEdits(runs)
-	for len(runs) > 0 {
-		var d decoded
-		d, runs = fromRuns(text, runs)
-		if err := look(d); err != nil {
-			return nil, err
-		}
+		at = run.End
 	}
 	for _, first := range spellings {
 		if first == "=" && !quoted {
 			continue
 		}
 		var err error
-		all, err = x.appendEscapes(all[:0], text, first, ascii)
+		all, err = x.appendEscapes(all[:0], text, within, first, ascii)
 		if err == nil {
 			err = look(all...)
 		}
@@ -158,13 +146,15 @@ func (x *examination) decode(text string, pairs []decoded, depth int) ([]mark, e
 	return marks, nil
 }
 
-// A decoded is a part of a text with edits for what is encoded in it or for pairs, or what is packed in a run.
+// A decoded is a decoded part of a text: one run of base64 or hexadecimal, or text with edits for
+// the escapes in it or for a pair.
 type decoded struct {
 	text  string
-	part  span   // the range of the encoded text: all that text stands for
-	edits []edit // nil for a packed text
-	last  int    // what ended returned last
-	whole bool   // the edits change what all of text means, not only what is near them
+	fresh span // the part of text that was decoded; the rest is context
+	part  span // the range of the encoded text: the run, or all that text stands for
+	edits []edit
+	last  int  // what ended returned last
+	whole bool // the edits change what all of text means, not only what is near them
 
 	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
 	paired bool
@@ -181,7 +171,7 @@ type edit struct {
 // end returns where the replacement ends in the text after the edits.
 func (e *edit) end() int { return e.at + len(e.with) }
 
-// origin maps a range of d.text to the encoded range to redact: the whole of a packed text.
+// origin maps a range of d.text to the encoded range to redact: the whole of a run.
 func (d *decoded) origin(s span) span {
 	if d.edits == nil {
 		return d.part
@@ -208,10 +198,13 @@ func (d *decoded) back(i int, up bool) int {
 // \nTOKEN, and only the next one, which leaves nothing in TOKEN, separates the word.
 const near = 12
 
-// touched reports whether an edit is in a range of d.text or near it, or all of d.text is decoded.
+// touched reports whether a range of d.text contains decoded text, or an edit is near it.
 func (d *decoded) touched(s span) bool {
-	if d.whole || d.edits == nil {
+	if d.whole {
 		return true
+	}
+	if d.edits == nil {
+		return s.Start < d.fresh.End && s.End > d.fresh.Start
 	}
 	n := d.ended(s.Start - near - 1)
 	return n < len(d.edits) && d.edits[n].at <= s.End+near
@@ -267,10 +260,10 @@ const (
 	plus8 = 0x2b2b2b2b2b2b2b2b
 )
 
-// nextRun returns the first run of at least 16 digits of base64 in text that ends behind byte i.
-func nextRun(text string, i int) (span, bool) {
+// nextRun returns the first run of at least 16 digits of base64 in text that overlaps within.
+func nextRun(text string, within span) (span, bool) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	for i+16 <= len(b) {
+	for i := within.Start; i+16 <= len(b) && i < within.End; {
 		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after them. If one of
 		// these is too low or not ASCII, it starts behind the last such.
 		w := binary.LittleEndian.Uint64(b[i+8 : i+16])
@@ -346,10 +339,10 @@ func digitsEnd(b []byte, i int) int {
 	return i
 }
 
-// appendRun appends edits for the printable texts that a run encodes. A run may begin with something else,
+// appendRun appends the printable texts that a run encodes. A run may begin with something else,
 // such as a path, so all alignments are tried. The next line may be something else too, so the
 // lines are decoded one by one and together. Hexadecimal lines are not joined.
-func appendRun(all []edit, text string, run span) []edit {
+func appendRun(all []decoded, text string, run span) []decoded {
 	for at := run.Start; at+2*minDecoded <= run.End; {
 		end := at
 		for end < run.End && hexDigit[text[end]] != noDigit {
@@ -421,11 +414,11 @@ func (d *digits) group(i, n int) (bytes uint32, printable bool) {
 	return bytes, texty[byte(bytes>>16)] && texty[byte(bytes>>8)] && texty[byte(bytes)]
 }
 
-// appendDecoded decodes d after skip digits, in groups of n, and appends edits for its texts of minDecoded
+// appendDecoded decodes d after skip digits, in groups of n, and appends its texts of minDecoded
 // bytes or more in whole groups. So one of every so many groups in a row is in such a text, and
 // only that one is decoded first: most runs have none. In binary data a text begins and ends
 // within a group.
-func appendDecoded(all []edit, text string, d *digits, skip, n int) []edit {
+func appendDecoded(all []decoded, text string, d *digits, skip, n int) []decoded {
 	every := minDecoded
 	if n == 4 {
 		every /= 3
@@ -478,47 +471,28 @@ func appendDecoded(all []edit, text string, d *digits, skip, n int) []edit {
 		if to == groups {
 			last = len(d.all)
 		}
-		all = appendText(all, text, edit{span: d.span(text, first, last), with: string(out)})
+		all = appendText(all, text, d.span(text, first, last), out)
 	}
 	return all
 }
 
-// appendText appends the edit for a text in a run. If that is the id in the token of a Discord bot, another one
-// puts a name before the token.
-func appendText(all []edit, text string, e edit) []edit {
-	if rest := text[e.End:min(len(text), e.End+after)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(e.with, "0123456789") == "" {
-		all = append(all, edit{span: e.span, with: "discord-bot " + text[e.Start:e.End]})
+// appendText appends the text out, which text encodes at part, with what stands around it.
+func appendText(all []decoded, text string, part span, out []byte) []decoded {
+	if rest := text[part.End:min(len(text), part.End+64)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(string(out), "0123456789") == "" {
+		// The digits are the id in the token of a Discord bot.
+		all = append(all, apply(text, span{part.Start, part.End + len(rest)}, []edit{{span: span{part.Start, part.Start}, with: "discord-bot "}}))
 	}
-	return append(all, e)
+	pre := text[max(0, part.Start-before):part.Start]
+	pre = pre[strings.LastIndexByte(pre, '\n')+1:]
+	return append(all, decoded{
+		text:  pre + string(out) + text[part.End:min(len(text), part.End+after)],
+		fresh: span{len(pre), len(pre) + len(out)},
+		part:  part,
+	})
 }
 
 // The bytes of context around a run. The name before a value decides whether it is a secret.
-const before, after = 64, 64
-
-// fromRuns returns the text with those edits for runs, which are in order, that do not overlap with an earlier one,
-// and the others. What is not near them is left out.
-func fromRuns(text string, runs []edit) (d decoded, others []edit) {
-	const apart = "\n\x00\n" // no match goes on from one to the next
-	others = runs[:0]
-	edits := make([]edit, 0, len(runs))
-	part := span{}
-	for _, e := range runs {
-		from := max(0, e.Start-before)
-		from += strings.LastIndexByte(text[from:e.Start], '\n') + 1
-		switch {
-		case len(edits) == 0:
-			part.Start = from
-		case e.Start < edits[len(edits)-1].End:
-			others = append(others, e)
-			continue
-		case from > part.End:
-			edits = append(edits, edit{span: span{part.End, from}, with: apart})
-		}
-		edits = append(edits, e)
-		part.End = min(len(text), e.End+after)
-	}
-	return apply(text, part, edits), others
-}
+const before, after = 64, 16
 
 // paddingEnd returns the end of the padding of base64 at byte i.
 func paddingEnd(text string, i int) int {
@@ -536,10 +510,10 @@ const margin = 256
 // something else in most texts.
 var spellings = []string{"%\\&\x1b\x00", "="}
 
-// appendEscapes appends the parts of text that read differently once the escapes of a spelling are
-// decoded. Invisible characters go with the first one, unless text is ASCII.
-func (x *examination) appendEscapes(all []decoded, text string, first string, ascii bool) ([]decoded, error) {
-	edits, err := x.escapes(text, first, ascii)
+// appendEscapes appends the parts of text, around within, that read differently once the escapes
+// of a spelling are decoded. Invisible characters go with the first one, unless text is ASCII.
+func (x *examination) appendEscapes(all []decoded, text string, within span, first string, ascii bool) ([]decoded, error) {
+	edits, err := x.escapes(text, within, first, ascii)
 	for len(edits) > 0 && err == nil {
 		// Escapes that are near each other are decoded together.
 		n := 1
@@ -619,40 +593,40 @@ func apply(text string, part span, edits []edit) decoded {
 		pos = e.End
 	}
 	b.WriteString(text[pos:part.End])
-	return decoded{text: b.String(), part: part, edits: edits}
+	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits}
 }
 
-func (x *examination) escapes(text, first string, ascii bool) ([]edit, error) {
+func (x *examination) escapes(text string, within span, first string, ascii bool) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
 	const many = 256
 	var edits []edit
 	for _, special := range []byte(first) {
-		for at := 0; at < len(text); at++ {
-			i := strings.IndexByte(text[at:], special)
+		for at := within.Start; at < within.End; at++ {
+			i := strings.IndexByte(text[at:within.End], special)
 			if i < 0 {
 				break
 			}
 			at += i
 			if e, ok := escapeAt(text, at); ok {
 				if len(edits) == cap(edits) && len(edits) >= many { // append would copy them several times
-					edits = slices.Grow(edits, strings.Count(text[at:], string(special)))
+					edits = slices.Grow(edits, strings.Count(text[at:within.End], string(special)))
 				}
 				edits = append(edits, e)
 				at = e.End - 1
 				if err := x.limit.spend(work); err != nil {
 					return nil, err
 				}
-			} else if special == '\\' && at+1 < len(text) && text[at+1] == '\\' {
+			} else if special == '\\' && at+1 < within.End && text[at+1] == '\\' {
 				at++ // \\u0041 is no escape of A
 			}
 		}
 	}
 	if first == spellings[0] && !ascii {
-		for at := 0; ; {
-			if at += regexset.ASCIIPrefix(text[at:]); at == len(text) {
+		for at := within.Start; ; {
+			if at += regexset.ASCIIPrefix(text[at:within.End]); at == within.End {
 				break
 			}
-			r, size := utf8.DecodeRuneInString(text[at:])
+			r, size := utf8.DecodeRuneInString(text[at:within.End])
 			if with, ok := plainOf(r); ok {
 				if len(edits) == cap(edits) {
 					edits = slices.Grow(edits, len(edits)+1)
@@ -665,16 +639,11 @@ func (x *examination) escapes(text, first string, ascii bool) ([]edit, error) {
 			at += size
 		}
 	}
-	sortEdits(edits)
-	return edits, nil
-}
-
-// sortEdits sorts edits by their start. Most are sorted.
-func sortEdits(edits []edit) {
 	byStart := func(a, b edit) int { return cmp.Compare(a.Start, b.Start) }
 	if !slices.IsSortedFunc(edits, byStart) {
-		slices.SortStableFunc(edits, byStart)
+		slices.SortFunc(edits, byStart)
 	}
+	return edits, nil
 }
 
 // escapeAt returns the edit for the escape at byte i if a secret may contain its character.

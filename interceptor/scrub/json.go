@@ -152,7 +152,7 @@ func (d *document) prefilterPart(text string, base int) error {
 		return err
 	}
 	for at := 0; ; {
-		run, ok := nextRun(text, at)
+		run, ok := nextRun(text, span{at, len(text)})
 		if !ok {
 			break
 		}

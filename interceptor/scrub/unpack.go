@@ -60,7 +60,7 @@ func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]de
 			return nil, err
 		}
 		if len(out) >= minDecoded {
-			all = append(all, decoded{text: view(out), part: span{run.Start, paddingEnd(text, run.End)}})
+			all = append(all, decoded{text: view(out), fresh: span{0, len(out)}, part: span{run.Start, paddingEnd(text, run.End)}})
 		}
 	}
 	return all, nil
