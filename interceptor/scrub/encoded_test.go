@@ -401,3 +401,33 @@ func TestBombs(t *testing.T) {
 		}
 	}
 }
+
+// TestRunsBesideRuns: a secret in base64 is found, whatever run stands beside it, and so is a Discord token, whatever
+// its last part encodes.
+func TestRunsBesideRuns(t *testing.T) {
+	s := newScrubber(t, Options{})
+	r := rand.New(rand.NewPCG(9, 10))
+	pick := func(all ...string) string { return all[r.IntN(len(all))] }
+	secret := func(n int) string {
+		return pick(github(uint64(n)), "postgres://app:7"+token(uint64(n), "", 12)+"@db/app", "DB_PASSWORD=7"+token(uint64(n), "", 20))
+	}
+	for i := range 2000 {
+		first, second := base64.StdEncoding.EncodeToString([]byte(secret(i))), base64.RawURLEncoding.EncodeToString([]byte(secret(i+1)))
+		between := pick(" ", ",", "\n", `", "`, ";x=")
+		if strings.HasSuffix(first, "=") {
+			between = pick(between, "")
+		}
+		id := base64.RawStdEncoding.EncodeToString([]byte(fmt.Sprintf("%018d", 100_000_000_000_000_000+r.IntN(1e17))))
+		bot := id + "." + token(uint64(i), "", 6) + "." + pick(token(uint64(i), "", 30), base64.RawURLEncoding.EncodeToString([]byte("some text of words twice"))[:30])
+		text := pick("", "secret=", "the ", "path/to/") + first + between + second + pick(" ", "\n", "") + " the " + bot + pick(`"`, " ", "\n")
+		got, _, err := s.Text(t.Context(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{first, second, bot} {
+			if strings.Contains(got, part) {
+				t.Fatalf("%q keeps %q of %q", got, part, text)
+			}
+		}
+	}
+}
