@@ -56,7 +56,6 @@ func TestOwnRules(t *testing.T) {
 		{"password-field", `{\"password\":\"SECRET\"}`, "hunter2!x"},
 		{"password-attribute", "Server=db;User Id=sa;Password=SECRET;", "hunter2!x"},
 		{"password-variable", "PGPASSWORD=SECRET psql", "hunter2!x"},
-		{"password-variable", "export DB_PASSWORD=SECRET\n", token(19, "", 300)},
 		{"netrc", "machine example.com login bot password SECRET", "hunter2!x"},
 	}
 	for _, tt := range tests {

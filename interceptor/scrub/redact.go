@@ -155,6 +155,9 @@ func linesBefore(text string, end int) span {
 // appendWithoutIDs appends the parts of m in text that are not ids of foldgate. An agent has to read those, so
 // they are never redacted, although some look like keys.
 func appendWithoutIDs(marks []mark, text string, m mark) []mark {
+	if !strings.Contains(text[m.Start:m.End], "_") {
+		return append(marks, m) // it is in no id, or only behind the _ of one
+	}
 	const reach = 64 // of an id over the ends of m
 	for i := max(0, m.Start-reach); i < min(len(text), m.End+reach); i++ {
 		n := strings.IndexByte(text[i:min(len(text), m.End+reach)], '_')

@@ -50,6 +50,7 @@ func TestText(t *testing.T) {
 	s := newScrubber(t, Options{})
 	pat := github(1)
 	uuid := "0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f"
+	row := "hunter2!x|" + strings.Repeat("A1=b2|", 40) + "HOST=db.example.com"
 	tests := []struct{ name, in, want string }{
 		{"clean", "nothing to see here\n", "nothing to see here\n"},
 		{"empty", "", ""},
@@ -59,6 +60,8 @@ func TestText(t *testing.T) {
 		{"branch id", "auth_key = br_" + uuid, "auth_key = br_" + uuid},
 		{"session id", `{"session_token": "ses_` + uuid + `"}`, `{"session_token": "ses_` + uuid + `"}`},
 		{"context id", "access_key=ctx_1735650000_a1b2c3d4 ", "access_key=ctx_1735650000_a1b2c3d4 "},
+		{"example far behind", "DB_PASSWORD=" + row, "DB_PASSWORD=[REDACTED:password-variable]" + row[200:]},
+		{"behind an id", "ctx_1735650000_abcdef" + token(5, "glpat-", 20) + " ", "ctx_1735650000_abcdef[REDACTED:gitlab-pat] "},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
