@@ -181,7 +181,7 @@ func appendWithoutIDs(marks []mark, text string, m mark) []mark {
 }
 
 // ownID returns the range of the id whose first _ is at byte i of text, or an empty one: an id that foldgate gives
-// to a branch, session or envelope, br_UUID, or to a context, ctx_SECONDS_LETTERS.
+// to a branch, session or envelope, br_UUID, or to a context, ctx_SECONDS_RANDOM.
 func ownID(text string, i int) span {
 	start, end := i, i+1
 	for start > 0 && kindOf(text[start-1]) == 'a' && i-start < len("ses") {
