@@ -282,7 +282,7 @@ func TestSearchTask(t *testing.T) {
 func TestSearchScrubs(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	secret := fixtures.Secret()
+	secret := strings.ToLower(fixtures.Secret()) // one word: capitals would split it into short ones, which can be those of a tool
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q]}\ntools: {mode: search}\n", fakeserverBin, " "+secret))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	for _, args := range []string{`{"query":"echo"}`, `{"server":"fake","limit":20}`} {
@@ -291,7 +291,7 @@ func TestSearchScrubs(t *testing.T) {
 		}
 	}
 	if found := text(t, c, ctx, "find_tools", `{"query":"`+secret+`"}`); strings.Contains(found, "inputSchema") || strings.Contains(found, secret) {
-		t.Errorf("the secret finds %s", found)
+		t.Errorf("the secret %s finds %s", secret, found)
 	}
 	g.stop()
 }
