@@ -229,10 +229,11 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 }
 
 // Entry returns the entry of one item of a server's list and the name under which hosts see it. ok
-// is false for an item that is not shown.
+// is false for an item that is not shown, such as one of a server that is no longer configured.
 func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
-	if !ok || (k == Tools && !r.Shows(server, own)) {
+	u := r.cfg.Upstreams[server] // a reload may remove one while its list is on the way
+	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) {
 		return "", Entry{}, false
 	}
 	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
@@ -260,7 +261,7 @@ func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, b
 	for _, key := range r.keys {
 		prefix := r.prefix(key)
 		own, ok := strings.CutPrefix(shown, prefix+"__")
-		if ok && prefix != "" && !known(key) && r.Shows(key, own) {
+		if ok && prefix != "" && !known(key) && r.shows(key, own) {
 			_, w := r.addWorkflow(nil, key, own)
 			return Entry{Server: key, Name: own, TakesBranchID: true, Workflow: w}, true
 		}
@@ -268,17 +269,14 @@ func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, b
 	return Entry{}, false
 }
 
-// Shows reports whether the configuration shows a tool, by the name that its server gives it.
-func (r *Rules) Shows(server, tool string) bool {
-	u := r.cfg.Upstreams[server]
-	return u != nil && u.Tools.Selects(tool)
-}
+// shows reports whether the configuration shows a tool of a server in keys, by the name that the server gives it.
+func (r *Rules) shows(server, tool string) bool { return r.cfg.Upstreams[server].Tools.Selects(tool) }
 
 // Hidden returns the server, and its own name, of a tool that the configuration does not show.
 func (r *Rules) Hidden(shown string) (server, own string, ok bool) {
 	for _, key := range r.keys {
 		own, ok := strings.CutPrefix(shown, FullName(r.prefix(key), ""))
-		if ok && !r.Shows(key, own) {
+		if ok && !r.shows(key, own) {
 			return key, own, true
 		}
 	}
