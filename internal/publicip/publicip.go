@@ -5,6 +5,7 @@
 package publicip
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,6 +21,15 @@ var special = []netip.Prefix{
 func Is(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// HostName returns the name or the address in the host of a URL, a Host header or a network address: without the
+// port, and without the brackets of IPv6.
+func HostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return strings.Trim(host, "[]")
 }
 
 // Loopback reports whether host, a name or an address, is this machine.

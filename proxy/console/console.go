@@ -10,7 +10,6 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -63,12 +62,12 @@ type Account struct {
 
 // Console is the handler of all pages. It is safe for concurrent use.
 type Console struct {
-	o     Options
-	trace query.Set
-	pages map[string]*template.Template
-	pins  *pins.Store // nil without a state directory
-	mux   http.Handler
-	verify
+	o         Options
+	trace     query.Set
+	pages     map[string]*template.Template
+	pins      *pins.Store // nil without a state directory
+	mux       http.Handler
+	verify    verify
 	exporting sync.Mutex
 	reading   sync.Mutex // one RecordRead at a time opens the journal
 
@@ -215,16 +214,8 @@ func (c *Console) guard(next http.Handler) http.Handler {
 }
 
 func (c *Console) hostAllowed(host string) bool {
-	host = hostName(host)
+	host = publicip.HostName(host)
 	return publicip.Loopback(host) || slices.ContainsFunc(c.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
-}
-
-// hostName strips the port and the brackets.
-func hostName(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return strings.Trim(host, "[]")
 }
 
 // request is a request of somebody who is let in, and the answer.

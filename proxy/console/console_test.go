@@ -147,7 +147,7 @@ func TestWhileBuilding(t *testing.T) {
 	if w := v.ask(http.MethodPost, "/integrity", csrf); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "Nothing was changed") || strings.Contains(w.Body.String(), "data-live") {
 		t.Errorf("a form: %d %s", w.Code, w.Body)
 	}
-	if _, running := v.c.verify.state(); running || len(v.c.results) > 0 {
+	if v.c.verify.cancel != nil || len(v.c.verify.results) > 0 {
 		t.Error("a verification began")
 	}
 	if w := v.ask(http.MethodPost, "/logout", csrf); w.Code != http.StatusSeeOther || len(v.c.sessions) != 0 {
@@ -166,8 +166,16 @@ func TestVerifyWhileClosing(t *testing.T) {
 	if w := v.ask(http.MethodPost, "/integrity", csrf); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "start it again") {
 		t.Errorf("a form: %d %s", w.Code, w.Body)
 	}
-	if _, running := v.c.verify.state(); running || len(v.c.results) > 0 {
+	if v.c.verify.cancel != nil || len(v.c.verify.results) > 0 {
 		t.Error("a verification began")
+	}
+}
+
+// TestRefusedLink: the page of a link that was used has its status and its type.
+func TestRefusedLink(t *testing.T) {
+	v := visit(t, journal(t, push("br_a", pushed)), false, nil)
+	if w := v.ask(http.MethodPost, v.c.Link(), ""); w.Code != http.StatusForbidden || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Errorf("%d, %q", w.Code, w.Header().Get("Content-Type"))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,13 +48,6 @@ func (v *verify) stop() {
 	v.running.Wait()
 }
 
-// state returns the results, and whether the verification still runs.
-func (v *verify) state() (results []result, running bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return append(results, v.results...), v.cancel != nil
-}
-
 // startVerify begins a verification, unless one runs.
 func (c *Console) startVerify(r *request) error {
 	if err := r.checkForm(); err != nil {
@@ -75,14 +69,14 @@ func (c *Console) startVerify(r *request) error {
 	}
 	c.verify.mu.Lock()
 	defer c.verify.mu.Unlock()
-	if c.closed {
+	if c.verify.closed {
 		return problemf(http.StatusServiceUnavailable, "the console is closing: start it again, then verify")
 	}
 	if c.verify.cancel == nil {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 		c.verify.cancel, c.verify.results = cancel, nil
 		for _, dir := range dirs {
-			c.verify.results = append(c.verify.results, result{Dir: dir, Begun: time.Now(), Anchored: len(o.Anchors) > 0})
+			c.verify.results = append(c.verify.results, result{Dir: dir, Anchored: len(o.Anchors) > 0})
 		}
 		c.verify.running.Go(func() { c.runVerify(ctx, dirs, o) })
 	}
@@ -94,6 +88,9 @@ func (c *Console) startVerify(r *request) error {
 func (c *Console) runVerify(ctx context.Context, dirs []string, o trace.VerifyOptions) {
 	v := &c.verify
 	for i, dir := range dirs {
+		v.mu.Lock()
+		v.results[i].Begun = time.Now()
+		v.mu.Unlock()
 		report := trace.WithProgress(ctx, func(done, all int64) {
 			v.mu.Lock()
 			before := v.results[i].Percent
@@ -157,6 +154,8 @@ func (c *Console) integrity(r *request) error {
 	if err != nil {
 		return err
 	}
-	results, running := c.verify.state()
-	return c.show(r, http.StatusOK, "integrity", "Integrity", map[string]any{"Heads": heads, "Results": results, "Running": running, "Events": p.Records})
+	c.verify.mu.Lock()
+	results := slices.Clone(c.verify.results)
+	c.verify.mu.Unlock()
+	return c.show(r, http.StatusOK, "integrity", "Integrity", map[string]any{"Heads": heads, "Results": results, "Events": p.Records})
 }

@@ -38,7 +38,7 @@ func cookieName(r *http.Request) string {
 	return "foldgate_console"
 }
 
-// begin lets a browser in and returns its session.
+// begin lets a browser in with a session.
 func (c *Console) begin(w http.ResponseWriter, r *http.Request, s *session) {
 	id := rand.Text() + rand.Text()
 	s.CSRF = rand.Text()
@@ -53,7 +53,7 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, s *session) {
 	c.sessions[id] = s
 	c.mu.Unlock()
 	http.SetCookie(w, &http.Cookie{
-		Name: cookieName(r), Value: id, Path: "/", HttpOnly: true, Secure: r.TLS != nil || !publicip.Loopback(hostName(r.Host)), SameSite: http.SameSiteStrictMode, MaxAge: int(time.Until(s.expires).Seconds()),
+		Name: cookieName(r), Value: id, Path: "/", HttpOnly: true, Secure: r.TLS != nil || !publicip.Loopback(publicip.HostName(r.Host)), SameSite: http.SameSiteStrictMode, MaxAge: int(time.Until(s.expires).Seconds()),
 	})
 }
 
@@ -75,7 +75,7 @@ func (c *Console) sessionOf(r *http.Request) *session {
 
 // enter shows the button behind the one-time link. A program that only looks at the link does not use it up.
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
-	c.outside(w, r, "enter", map[string]any{"Link": r.URL.Path})
+	c.outside(w, r, http.StatusOK, "enter", map[string]any{"Link": r.URL.Path})
 }
 
 // admit takes the one-time link for a session.
@@ -86,8 +86,7 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request) {
 	c.linked = c.linked || right
 	c.mu.Unlock()
 	if !right {
-		w.WriteHeader(http.StatusForbidden)
-		c.outside(w, r, "login", map[string]any{"Error": "This link was used, or it is of another start of the console."})
+		c.outside(w, r, http.StatusForbidden, "login", map[string]any{"Error": "This link was used, or it is of another start of the console."})
 		return
 	}
 	c.begin(w, r, &session{Principal: c.o.User + " (local link)", Operator: c.o.Operates, expires: time.Now().Add(sessionTime)})
@@ -96,14 +95,13 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request) {
 
 // login says how to get in.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
-	c.outside(w, r, "login", map[string]any{"Token": c.o.Login != nil})
+	c.outside(w, r, http.StatusOK, "login", map[string]any{"Token": c.o.Login != nil})
 }
 
 // takeLogin takes a token for a session.
 func (c *Console) takeLogin(w http.ResponseWriter, r *http.Request) {
 	refuse := func(status int, text string) {
-		w.WriteHeader(status)
-		c.outside(w, r, "login", map[string]any{"Token": true, "Error": text})
+		c.outside(w, r, status, "login", map[string]any{"Token": true, "Error": text})
 	}
 	if c.o.Login == nil {
 		c.login(w, r)
@@ -156,7 +154,8 @@ func (c *Console) logout(r *request) error {
 }
 
 // outside shows a page to somebody who is not let in.
-func (c *Console) outside(w http.ResponseWriter, r *http.Request, name string, data any) {
+func (c *Console) outside(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
 	_ = c.pages[name].Execute(w, view{"foldgate console", r.URL.Path, nil, "", data}) // the reader is gone
 }

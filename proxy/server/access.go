@@ -54,7 +54,7 @@ func (srv *HTTP) hostAllowed(r *http.Request) bool {
 	if replicas.Forwarded(r) { // the replica that the host reached has checked it
 		return true
 	}
-	name, hosts := hostName(r.Host), srv.opts.Access().Hosts
+	name, hosts := publicip.HostName(r.Host), srv.opts.Access().Hosts
 	if slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
@@ -67,14 +67,6 @@ func (srv *HTTP) hostAllowed(r *http.Request) bool {
 
 func hostRefused(r *http.Request) string {
 	return "Host " + r.Host + " is not served here; add it to allowed_hosts"
-}
-
-// hostName strips the port and the brackets.
-func hostName(hostport string) string {
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		return h
-	}
-	return strings.Trim(hostport, "[]")
 }
 
 // sameHost reports whether an origin names the host and port of the request. The default port is
@@ -161,7 +153,7 @@ func (srv *HTTP) stepUp(r *http.Request, req *Request) string {
 }
 
 // client names the sender of a request that no session has.
-func client(r *http.Request) string { return "http:" + hostName(r.RemoteAddr) }
+func client(r *http.Request) string { return "http:" + publicip.HostName(r.RemoteAddr) }
 
 // metadata answers with the metadata of a protected resource, which a host reads before it logs in.
 func (srv *HTTP) metadata(w http.ResponseWriter, r *http.Request) {
