@@ -136,7 +136,7 @@ var limitName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
 func Check(all []Limit) error {
 	var errs []error
 	if len(all) > maxLimits {
-		errs = append(errs, fmt.Errorf("there are %d limits: use at most %d", len(all), maxLimits))
+		errs = append(errs, fmt.Errorf("limits: there are %d: use at most %d", len(all), maxLimits))
 	}
 	seen := map[string]bool{}
 	for i, l := range all {

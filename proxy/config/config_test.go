@@ -108,6 +108,10 @@ func TestConfigFaults(t *testing.T) {
 			{"budgets.limits[0].match.server", 4, "limit l: there is no upstream \"z\""}, {"budgets.limits[0].match.principal", 4, "there is no principal \"b\""}, {"budgets.limits[0].match.team", 4, "no principal has the team \"y\""}}},
 		{"limit that can't be read", "budgets:\n  limits:\n    - name: l\n      per: all\n      tokens: 20X\n      window: 1 fortnight\n", []Fault{{"budgets.limits[0].tokens", 5, "is not an amount"}, {"budgets.limits[0].window", 6, "1 fortnight"}}},
 		{"negative limit", "budgets: {limits: [{name: l, per: all, tokens: -5, window: 1d}]}\n", []Fault{{"budgets.limits[0].tokens", 1, "is not an amount"}}},
+		{"too many limits", "budgets: {limits: [" + manyLimits(257) + "]}\n", []Fault{{"budgets.limits", 1, "there are 257: use at most 256"}}},
+		{"a model's key in plain text", "llm: {api: openai, model: m, key: 0123456789abcdef, url: \"http://h/v1\"}\n", []Fault{{"llm.url", 1, "has a key and no TLS"}}},
+		{"a model's key on a loopback address", "llm: {api: openai, model: m, key: 0123456789abcdef, url: \"http://127.0.0.1:1/v1?x=1\"}\n", nil},
+		{"memory", "folding: {memory: {tool: a__t, on_injection: x, items: y, text: \"$.t\", confidence: z}}\n", []Fault{{"folding.memory.confidence", 1, ""}, {"folding.memory.items", 1, ""}, {"folding.memory.on_injection", 1, "use log, flag or block"}}},
 		{"unknown choice of limits", "budgets: {on_error: ignore, wait_ms: 0}\n", []Fault{{"budgets.on_error", 1, "is not one of refuse, allow"}, {"budgets.wait_ms", 1, "not positive"}}},
 		{"store", "store: {url: \"http://user:hunter2@host\"}\n", []Fault{{"store", 1, "the URL is wrong: use redis://"}}},
 		{"store's prefix", "store: {url: \"redis://host\", prefix: \"a b\"}\n", []Fault{{"store", 1, "prefix \"a b\""}}},
@@ -167,6 +171,14 @@ func TestConfigFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+func manyLimits(n int) string {
+	var all strings.Builder
+	for i := range n {
+		fmt.Fprintf(&all, "{name: l%d, per: all, tokens: 5, window: 1d},", i)
+	}
+	return all.String()
 }
 
 func TestConfigExpandsAndKeepsOrder(t *testing.T) {

@@ -45,8 +45,9 @@ func (c Config) Validate() []Fault {
 			k.fault(key, "%s", msg)
 		}
 	}
-	for key, err := range memory.Check(c.Folding) {
-		k.fault("folding."+key, "%v", err)
+	ofMemory := memory.Check(c.Folding)
+	for _, key := range slices.Sorted(maps.Keys(ofMemory)) {
+		k.fault("folding."+key, "%v", ofMemory[key])
 	}
 	c.Results.check(&k)
 	k.globs("run.allow", c.Batch.Allow)
@@ -104,7 +105,7 @@ func (l *LLM) check(k *checker) {
 		return
 	}
 	// The key would travel in the clear.
-	k.faultIf(u.Scheme == "http" && l.Key != "" && auth.CheckURL(l.URL) != "", "llm.url", "has a key and no TLS: use https, or an endpoint on a loopback address")
+	k.faultIf(l.Key != "" && !overTLS(l.URL), "llm.url", "has a key and no TLS: use https, or an endpoint on a loopback address")
 	k.faultIf(!headerValue.MatchString(string(l.Key)), "llm.key", "has a line break, or another character that a header can't have")
 }
 
@@ -282,10 +283,13 @@ var labelForm = regexp.MustCompile(`^[!#-\[\]-~]{1,64}$`) // RFC 6749, scope-tok
 func (p *Principal) checkIdentity(at string, k *checker) {
 	k.faultIf(p.Team != "" && !principalName.MatchString(p.Team),
 		at+".team", "%q must be 1 to 64 letters, digits, '_', '-', '.' or '@'", p.Team)
-	for key, labels := range map[string][]string{".roles": p.Roles, ".scopes": p.Scopes} {
-		k.faultIf(len(labels) > maxLabels, at+key, "has %d entries, more than %d", len(labels), maxLabels)
-		k.labels(at+key, labels)
-	}
+	k.labelsOf(at+".roles", p.Roles)
+	k.labelsOf(at+".scopes", p.Scopes)
+}
+
+func (k *checker) labelsOf(at string, labels []string) {
+	k.faultIf(len(labels) > maxLabels, at, "has %d entries, more than %d", len(labels), maxLabels)
+	k.labels(at, labels)
 }
 
 var (
@@ -426,15 +430,10 @@ func overTLS(text string) bool {
 }
 
 func (r Results) check(k *checker) {
-	if r.MainThreshold < 1 {
-		k.fault("results.main_threshold", "%d is not positive; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold)
-	}
-	if !(r.BranchFraction > 0 && r.BranchFraction <= 1) { // NaN too
-		k.fault("results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction)
-	}
-	if r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold {
-		k.fault("results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
-	}
+	k.faultIf(r.MainThreshold < 1, "results.main_threshold", "%d is not positive; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold)
+	k.faultIf(!(r.BranchFraction > 0 && r.BranchFraction <= 1), "results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction) // NaN too
+	k.faultIf(r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold,
+		"results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
 	k.oneOf("results.on_injection", r.OnInjection, "off", "log", "flag", "block")
 	k.positive("results.quota_mb", r.QuotaMB)
 	k.positive("results.ttl_hours", r.TTLHours)

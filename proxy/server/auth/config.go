@@ -82,8 +82,8 @@ func (c Config) Check() (faults []Fault) {
 		for _, alg := range is.Algorithms {
 			fault(!slices.Contains(algorithms, alg), at+".algorithms", "%q is not one of %s", alg, strings.Join(algorithms, ", "))
 		}
-		for key, path := range map[string]string{".principal": is.Principal, ".team": is.Team, ".roles": is.Roles, ".scopes": is.Scopes} {
-			if path != "" {
+		for _, claim := range [][2]string{{".principal", is.Principal}, {".team", is.Team}, {".roles", is.Roles}, {".scopes", is.Scopes}} {
+			if key, path := claim[0], claim[1]; path != "" {
 				_, err := compile(path)
 				fault(err != nil, at+key, "%v", err)
 			}
