@@ -146,7 +146,7 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		t.Errorf("the log level was restored %d times", len(restored))
 	}
 	r.tool("branch_run", `{"steps":[{"tool":"up__read"}]}`)
-	r.g.Tools.SetModels(sayingModels{}, r.g.router.Chain)
+	r.g.Tools.SetModels(func(config.LLM) runner.Model { return sayingModel{} }, r.g.router.Chain)
 	cfg := &r.g.settings.Load().Config
 	cfg.LLM.API, cfg.Folding.Memory.Tool = config.APIOpenAI, "up__read"
 	if said := r.tool("branch_create", `{"description":"look","run":true}`); !strings.Contains(said, "seen") {
@@ -187,11 +187,9 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 	}
 }
 
-// sayingModels are models that say one thing.
-type sayingModels struct{}
+// sayingModel says one thing.
+type sayingModel struct{}
 
-func (m sayingModels) Open(config.LLM) runner.Model { return m }
-
-func (sayingModels) Turn(context.Context, *runner.Request) (runner.Reply, error) {
+func (sayingModel) Turn(context.Context, *runner.Request) (runner.Reply, error) {
 	return runner.Reply{Message: runner.Message{Role: "assistant", Content: []runner.Block{runner.TextBlock("seen")}}}, nil
 }

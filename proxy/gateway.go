@@ -158,7 +158,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)
-	g.Tools.SetModels(llm.Models{}, g.router.Chain)
+	g.Tools.SetModels(llm.Open, g.router.Chain)
 	return g.watchState()
 }
 
@@ -222,7 +222,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 		g.wg.Wait()
 		g.bridge.Wait()
 		g.router.Wait()
-		_ = g.Tools.Close() // it has no errors
+		g.Tools.Close()
 	}()
 	select {
 	case <-done:

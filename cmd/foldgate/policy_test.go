@@ -62,6 +62,12 @@ policy:
 	if _, errOut, code := runs(t, "policy", "test", short, "--config", filepath.Join(dir, "long.yaml")); code == 0 || !strings.Contains(errOut, "is a shortened name: write the whole one") {
 		t.Errorf("code %d, %s", code, errOut)
 	}
+	search := write("search.yaml", "tools: {mode: search}\nprincipals: {bob: {token: fedcba9876543210}}\nupstreams: {files: {builtin: files, roots: [.]}}\npolicy: {default: deny, rules: [{name: none, deny: [x]}]}\n")
+	found := write("found.yaml", "- {principal: bob, tool: find_tools, expect: allow}\n- {principal: bob, tool: call_tool, expect: allow}\n")
+	says(t, succeeds(t, search, "policy", "test", found), "^2 decisions are as expected$")
+	if _, _, code := runs(t, "policy", "test", found, "--config", filepath.Join(dir, "long.yaml")); code != exitFailed {
+		t.Errorf("without search, find_tools is allowed: code %d", code)
+	}
 	bad := write("bad.yaml", `
 - {principal: alice, tool: files__read_file, expect: deny}
 - {principal: bob, tool: files__search_files, expect: deny, rule: notes}

@@ -209,7 +209,7 @@ func (f *Foldgate) Close() error { return f.close() }
 func (f *Foldgate) closeState() error {
 	f.end()
 	if f.engine.Tools != nil {
-		_ = f.engine.Tools.Close() // it has no errors
+		f.engine.Tools.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()

@@ -68,8 +68,8 @@ func (c *Catalog) Listed(search bool) *Catalog {
 		return part
 	}
 	part := c.part(func(shown string, e Entry) bool {
-		own, forSearch := e.Server == "", shown == config.FindTools || shown == config.CallTool
-		return search && (own || globs.Any(tools.Always, shown)) || !search && !(own && forSearch)
+		own := e.Server == ""
+		return search && (own || globs.Any(tools.Always, shown)) || !search && !(own && config.ForSearch(shown))
 	})
 	if search && len(tools.Always) == 0 {
 		part.Lists = nil

@@ -335,6 +335,9 @@ const (
 	CallTool  = "call_tool"
 )
 
+// ForSearch reports whether name is find_tools or call_tool.
+func ForSearch(name string) bool { return name == FindTools || name == CallTool }
+
 // Searchable reports whether find_tools and call_tool can be called.
 func (t *Tools) Searchable() bool { return t.Mode != ModeList }
 
@@ -655,30 +658,30 @@ func (t Token) Digest() (sum [sha256.Size]byte, ok bool) {
 	return sum, err == nil && copy(sum[:], raw) == sha256.Size && len(raw) == sha256.Size
 }
 
-// Tokens returns the tokens and client secrets that the configuration holds in plain text, sorted.
-func (c Config) Tokens() (tokens []string) {
+// Secrets returns the tokens, client secrets and keys that the configuration holds in plain text, sorted.
+func (c Config) Secrets() (secrets []string) {
 	for _, p := range c.Principals {
 		for _, t := range p.All() {
 			if t.Token != "" {
-				tokens = append(tokens, string(t.Token))
+				secrets = append(secrets, string(t.Token))
 			}
 		}
 	}
 	for _, u := range c.Upstreams {
 		for _, secret := range u.Auth.secrets() {
 			if len(secret) >= minToken { // a shorter one could be a word
-				tokens = append(tokens, string(secret))
+				secrets = append(secrets, string(secret))
 			}
 		}
 	}
 	if c.Replicas.Key != "" {
-		tokens = append(tokens, string(c.Replicas.Key))
+		secrets = append(secrets, string(c.Replicas.Key))
 	}
 	if len(c.LLM.Key) >= minToken {
-		tokens = append(tokens, string(c.LLM.Key))
+		secrets = append(secrets, string(c.LLM.Key))
 	}
-	slices.Sort(tokens)
-	return tokens
+	slices.Sort(secrets)
+	return secrets
 }
 
 // ScrubPolicy returns the policy for an upstream; "" is foldgate itself.

@@ -66,7 +66,7 @@ func (d *document) readEnvFile(body ast.Node, dir string) (f Fault) {
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// ParseEnv reads NAME=value lines. A value in double quotes has the escapes of JSON; any other is
+// ParseEnv reads NAME=value lines. A value in double quotes has the escapes of a string in Go; any other is
 // the rest of its line, without white space around it. Empty lines and lines that start with # are
 // skipped. Errors name the line, never the value.
 func ParseEnv(text string) (map[string]string, error) {

@@ -94,7 +94,7 @@ func TestSecretIsNotPrinted(t *testing.T) {
 			t.Errorf("printed: %s", out)
 		}
 	}
-	if diff := cmp.Diff([]string{"0123456789abcdef"}, c.Tokens()); diff != "" {
+	if diff := cmp.Diff([]string{"0123456789abcdef"}, c.Secrets()); diff != "" {
 		t.Errorf("tokens() (-want +got):\n%s", diff)
 	}
 }

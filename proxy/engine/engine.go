@@ -169,7 +169,7 @@ func (e *Engine) scrubPolicy(server string) interceptor.ScrubPolicy {
 
 // NewScrubber returns a scrubber for a configuration.
 func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
-	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Tokens(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
+	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Secrets(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
 	if err != nil {
 		return nil, fmt.Errorf("scrub.rules: %w", err)
 	}

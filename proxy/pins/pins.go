@@ -88,7 +88,7 @@ type Event struct {
 // Store is the file of pins. All methods are safe for concurrent use.
 type Store struct {
 	file string
-	// Clean takes the secrets out of a text before it is written. nil writes none.
+	// clean takes the secrets out of a text before it is written. nil writes none.
 	clean func([]byte) ([]byte, error)
 
 	mu   sync.Mutex
@@ -402,8 +402,10 @@ func (s *Store) read() (*file, error) {
 	if err == nil {
 		err = json.Unmarshal(data, f)
 	}
-	if err == nil && (f.Version != version || f.Servers == nil) {
+	if err == nil && f.Version != version {
 		err = fmt.Errorf("its version is %d, and this foldgate knows %d", f.Version, version)
+	} else if err == nil && f.Servers == nil {
+		err = errors.New("it has no servers")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s can't be read: %w; restore it, or remove it: then what servers give next is approved", s.file, err)

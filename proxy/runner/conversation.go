@@ -81,7 +81,7 @@ type Reply struct {
 
 // Usage is what an endpoint says a request cost, in its own tokens. It is zero if the endpoint does not say.
 type Usage struct {
-	Input  int `json:"input"` // cached ones included
-	Output int `json:"output"`
-	Cached int `json:"cached,omitempty"`
+	Input  int // cached ones included
+	Output int
+	Cached int
 }

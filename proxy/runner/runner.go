@@ -35,12 +35,13 @@ type Run struct {
 	MaxTurns int
 	// MaxOutput bounds the answer of one turn in the model's tokens.
 	MaxOutput int
-	// Parallel is the largest number of calls that are made at a time.
-	Parallel int
 }
 
 // ReturnTool is the tool with which a model ends its branch.
 const ReturnTool = "branch_return"
+
+// parallel is the largest number of calls of one turn that are made at a time.
+const parallel = 8
 
 // maxSame is the number of equal calls after which a run ends: a model that repeats itself makes no progress.
 const maxSame = 3
@@ -123,7 +124,7 @@ func (r *Run) Do(ctx context.Context) error {
 // did not take a message, nil if there was none.
 func (r *Run) make(ctx context.Context, calls []Block, refused error) []Block {
 	answers := make([]Block, len(calls))
-	places := make(chan struct{}, r.Parallel)
+	places := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		_, returns := c.message()

@@ -100,7 +100,7 @@ func TestEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := x.script
-			err := (&Run{Branch: s, Prompt: "look", MaxTurns: 5, Parallel: 2}).Do(t.Context())
+			err := (&Run{Branch: s, Prompt: "look", MaxTurns: 5}).Do(t.Context())
 			if got := fmt.Sprint(err); (err != nil) != (x.fault != "") || !strings.Contains(got, x.fault) {
 				t.Errorf("Do = %v, want %q", err, x.fault)
 			}
@@ -116,7 +116,7 @@ func TestEnds(t *testing.T) {
 
 // Each call of a turn has an answer, in the order of the calls.
 func TestAnswers(t *testing.T) {
-	r := Run{Branch: &script{}, Parallel: 3}
+	r := Run{Branch: &script{}}
 	m := calls(`a {"n":1}`, `branch_return {}`, `b no`, `c {"n":2}`)
 	m.Repair(1)
 	got := r.make(t.Context(), m.calls(), nil)

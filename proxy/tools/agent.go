@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	parallelCalls = 8                // of one turn
-	lastTurn      = 30 * time.Second // for the message of a branch whose time or budget is over
-	forever       = math.MaxInt64    // the branch has a deadline of its own
+	lastTurn = 30 * time.Second // for the message of a branch whose time or budget is over
+	forever  = math.MaxInt64    // the branch has a deadline of its own
 	// agentThread is the thread of an agent that opens or returns branches, so that its parent counts as
 	// another connection, which reads the message once.
 	agentThread = "foldgate/run"
@@ -67,7 +66,7 @@ type agentAnswer struct {
 // mayRun returns why no branch can run by itself.
 func (t *Tools) mayRun() error {
 	switch {
-	case t.models == nil:
+	case t.open == nil:
 		return folding.Errorf(folding.ErrInvalidInput, "run: branches do not run by themselves here: leave run out, and do the subtask with its branch_id")
 	case !t.Config().LLM.Runs():
 		return folding.Errorf(folding.ErrInvalidInput, "run: no model is configured: the operator sets llm.api, llm.url and llm.model (docs/folding.md); leave run out, and do the subtask with its branch_id")
@@ -79,7 +78,7 @@ func (t *Tools) mayRun() error {
 func (t *Tools) start(r *conn.Request, b folding.Branch) *agent {
 	cfg := t.Config().LLM
 	a := &agent{
-		t: t, parent: r, branch: b, llm: cfg, model: t.models.Open(cfg), names: map[string]string{},
+		t: t, parent: r, branch: b, llm: cfg, model: t.open(cfg), names: map[string]string{},
 		done: make(chan struct{}), turned: make(chan struct{}), last: time.Now(),
 	}
 	lifetime, cancel := context.WithCancelCause(t.router.Lifetime(r))
@@ -250,7 +249,7 @@ func (a *agent) run(ctx context.Context) {
 	if text, cost, _ := a.t.memories(ctx, a.parent, b); cost > 0 && a.t.Branches.Pay(b.ID, cost) == cost {
 		task += "\n\n" + text
 	}
-	r := runner.Run{Branch: a, Prompt: task, Tools: a.tools(ctx), MaxTurns: a.llm.MaxTurns, MaxOutput: a.llm.MaxOutput, Parallel: parallelCalls}
+	r := runner.Run{Branch: a, Prompt: task, Tools: a.tools(ctx), MaxTurns: a.llm.MaxTurns, MaxOutput: a.llm.MaxOutput}
 	if err := r.Do(ctx); err != nil {
 		reason, end := folding.ReasonModelFailed, context.WithoutCancel(ctx)
 		if ctx.Err() != nil {

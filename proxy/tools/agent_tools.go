@@ -75,12 +75,8 @@ func (a *agent) caller() folding.Caller {
 
 // call begins a call of the run.
 func (a *agent) call(id, method string) *interceptor.Call {
-	parent := &a.parent.Call.Origin
 	return &interceptor.Call{
-		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Identity: parent.Identity, Session: parent.Session, From: "foldgate",
-			Revision: parent.Revision, ID: rawjson.Quote(a.branch.ID + "/" + id), Correlates: []string{a.parent.Call.Outcome.Record}, Traceparent: parent.Traceparent,
-		},
+		Origin:      derived(a.parent.Call, a.branch.ID+"/"+id),
 		Target:      interceptor.Target{Method: method, Metered: true},
 		Attribution: interceptor.Attribution{BranchID: a.branch.ID, Source: interceptor.SourceCause},
 	}

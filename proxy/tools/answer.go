@@ -130,9 +130,9 @@ func (b *batch) title(i int) string {
 	return fmt.Sprintf("#%d %s", i+1, folding.Shorten(args, 121))
 }
 
-// faults lists the calls that failed, equal failures once. All of it has at most faultTokens for each
-// kind of failure, with the tokens of a line that follows it, and without the numbers of the calls. whole is false if the list leaves
-// something out.
+// faults lists the calls that failed, equal failures once. Each kind of failure gets at most faultTokens; follows, the
+// tokens of a line after the list, is taken from that in equal parts. The numbers of the calls come on top. whole is
+// false if the list leaves something out.
 func (b *batch) faults(follows int) (list string, whole bool) {
 	whole = true
 	var order []string

@@ -225,13 +225,9 @@ func (b *batch) step(ctx context.Context, i int) {
 		r.fault = "not called: " + err.Error()
 		return
 	}
-	st, parent, branch := b.in.Steps[i], b.parent.Call, b.branch
+	st, branch := b.in.Steps[i], b.branch
 	c := &interceptor.Call{
-		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Identity: parent.Origin.Identity, Session: b.session(), From: "foldgate",
-			Revision: parent.Origin.Revision, ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)),
-			Correlates: []string{parent.Outcome.Record}, Traceparent: parent.Origin.Traceparent,
-		},
+		Origin:      derived(b.parent.Call, fmt.Sprintf("%s/%d", b.handle, i+1)),
 		Target:      interceptor.Target{Method: "tools/call", Name: st.Tool, Arguments: st.Arguments, Metered: true, Batch: b.rest},
 		Attribution: interceptor.Attribution{Branch: &branch},
 	}

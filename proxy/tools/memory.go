@@ -10,7 +10,6 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/memory"
 )
@@ -23,14 +22,11 @@ const (
 // own makes a call for foldgate itself, of a tool that the configuration names. It is recorded and scrubbed,
 // and not charged: a branch pays for what it gets of the result.
 func (t *Tools) own(ctx context.Context, r *conn.Request, branch, tool string, arguments []byte) (*interceptor.Call, *interceptor.Result, error) {
-	parent := &r.Call.Origin
 	c := &interceptor.Call{
-		Origin: interceptor.Origin{
-			Direction: interceptor.Internal, Identity: parent.Identity, Session: parent.Session, From: "foldgate", Revision: parent.Revision,
-			ID: rawjson.Quote("memory " + tool), Correlates: []string{r.Call.Outcome.Record}, Traceparent: parent.Traceparent,
-		},
+		Origin: derived(r.Call, "memory "+tool),
 		Target: interceptor.Target{Method: "tools/call", Name: tool, Arguments: arguments},
 	}
+	c.Origin.Direction = interceptor.Internal
 	if branch != "" {
 		c.Attribution.BranchID, c.Attribution.Source = branch, interceptor.SourceCause
 	}

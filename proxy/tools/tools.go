@@ -51,20 +51,14 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Models opens language models.
-type Models interface {
-	// Open returns the model of a configuration that has one.
-	Open(config.LLM) runner.Model
-}
-
 // Tools are foldgate's own tools. All methods are safe for concurrent use.
 type Tools struct {
 	Options
 	lifetime context.Context
 	router   Router
-	models   Models            // nil: no branch runs by itself
-	chain    interceptor.Chain // down which the requests to models go
-	wg       sync.WaitGroup    // the batches and agents under way
+	open     func(config.LLM) runner.Model // nil: no branch runs by itself
+	chain    interceptor.Chain             // down which the requests to models go
+	wg       sync.WaitGroup                // the batches and agents under way
 
 	mu sync.Mutex
 	// batches are the batches under way and those with an answer that was not fetched yet, by handle.
@@ -84,9 +78,11 @@ func New(lifetime context.Context, o Options) *Tools {
 // SetRouter sets what makes the calls of batches.
 func (t *Tools) SetRouter(r Router) { t.router = r }
 
-// SetModels lets branches run by themselves, if the configuration has a model. The requests to it go down
-// the chain.
-func (t *Tools) SetModels(m Models, chain interceptor.Chain) { t.models, t.chain = m, chain }
+// SetModels lets branches run by themselves, if the configuration has a model, which open opens. The requests to it
+// go down the chain.
+func (t *Tools) SetModels(open func(config.LLM) runner.Model, chain interceptor.Chain) {
+	t.open, t.chain = open, chain
+}
 
 // Instructions tell the model when to branch. Every session pays for them, so they state one rule
 // and the three steps.
@@ -176,15 +172,22 @@ var properties = func() map[string][]byte {
 	return m
 }()
 
-// Has reports whether foldgate always has a tool of its own called name.
-func Has(name string) bool { return properties[name] != nil && !forSearch(name) }
-
-// forSearch reports whether a tool is only there if hosts may search: else an upstream may have it.
-func forSearch(name string) bool { return name == config.FindTools || name == config.CallTool }
+// Has reports whether foldgate always has a tool of its own called name. find_tools and call_tool are only there
+// if hosts may search: else an upstream may have tools of these names.
+func Has(name string) bool { return properties[name] != nil && !config.ForSearch(name) }
 
 // Has reports whether foldgate has a tool of its own called name.
 func (t *Tools) Has(name string) bool {
-	return Has(name) || forSearch(name) && t.Config().Tools.Searchable()
+	return Has(name) || config.ForSearch(name) && t.Config().Tools.Searchable()
+}
+
+// derived returns the origin of a call that foldgate makes for a host's call. id names it in the trace.
+func derived(parent *interceptor.Call, id string) interceptor.Origin {
+	from := &parent.Origin
+	return interceptor.Origin{
+		Direction: interceptor.FromHost, Identity: from.Identity, Session: from.Session, From: "foldgate", Revision: from.Revision,
+		ID: rawjson.Quote(id), Correlates: []string{parent.Outcome.Record}, Traceparent: from.Traceparent,
+	}
 }
 
 // Attribute finds the branch that pays for a call of an own tool, which has its name and arguments.
@@ -238,7 +241,7 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 
 // Close waits for the batches under way, which end with the lifetime given to New, and stops the
 // timers of the others and of tasks.
-func (t *Tools) Close() error {
+func (t *Tools) Close() {
 	t.wg.Wait()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +253,6 @@ func (t *Tools) Close() error {
 	for _, k := range t.tasks {
 		k.expiry.Stop()
 	}
-	return nil
 }
 
 // decode decodes the arguments of an own tool as its schema says.

@@ -67,7 +67,8 @@ func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
 	tools.SetRouter(router)
 	t.Cleanup(func() {
 		end()
-		if err := errors.Join(tools.Close(), branches.Close(context.Background()), tools.Results.Close()); err != nil {
+		tools.Close()
+		if err := errors.Join(branches.Close(context.Background()), tools.Results.Close()); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})

@@ -15,11 +15,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/runner"
 )
 
-// Models opens the endpoints of configurations. The zero value is ready to use.
-type Models struct{}
-
 // Open returns the model of a valid configuration. It does not connect.
-func (Models) Open(c config.LLM) runner.Model {
+func Open(c config.LLM) runner.Model {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("the endpoint redirects, which would send the key elsewhere: set llm.url to where it is")
 	}}
