@@ -210,7 +210,7 @@ func (e *entries) tell(f *findings, lead string, show showEntry) {
 				f.fact(3*scale, []string{fmt.Sprintf("%s: %s to %s", head, clip(c.from, 40), clip(c.to, 40))}, nil)
 			}
 			timed = true
-		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && (values > 6 || values > 2 && c.tally.n[c.tops[0].value].n == 1):
+		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
 			e.tellNumbers(f, c, head, scale, show)
 			scale *= 0.95
 		default:
@@ -267,7 +267,7 @@ func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64
 		f.fact(2*scale, []string{text}, firstFull)
 		return
 	}
-	show(c.lowAt, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.n[c.lows].n)/float64(n)))*scale)
+	show(c.lowAt, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.count(c.lows))/float64(n)))*scale)
 	for i, t := range c.tops {
 		switch name := e.title(t.at); {
 		case name == "" && i == 0:

@@ -312,12 +312,12 @@ func largest(v []byte) (path string, items []byte, named bool) {
 	return path, items, named
 }
 
-// isMap reports whether an object has many members that are objects or arrays.
+// isMap reports whether an object has many members that are objects.
 func isMap(v []byte) bool {
 	n, nested := 0, 0
 	for m := range rawjson.Members(v) {
 		n++
-		if k := rawjson.KindOf(m.Value); k == rawjson.Object {
+		if rawjson.KindOf(m.Value) == rawjson.Object {
 			nested++
 		}
 	}

@@ -68,8 +68,8 @@ func readDiff(f *findings, _ []string) bool {
 	for _, c := range []file{files[0], files[len(files)-1]} {
 		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), 8)
 	}
-	if len(files) > 12 {
-		e.by["path"].paths(f)
+	if paths := e.by["path"]; paths != nil && len(files) > 12 { // without names there is no column
+		paths.paths(f)
 	}
 	n := 0
 	for i, l := range f.lines {
@@ -431,7 +431,7 @@ func severity(line, level string) int {
 		return 0
 	}
 	line = line[:min(len(line), 1<<10)]
-	if i := strings.Index(line, `" `); i > 0 && len(line) > i+5 && isDigit(line[i+2]) && isDigit(line[i+3]) && isDigit(line[i+4]) {
+	if i := strings.Index(line, `" `); i > 0 && len(line) > i+5 && line[i+2] >= '1' && line[i+2] <= '5' && isDigit(line[i+3]) && isDigit(line[i+4]) && !isDigit(line[i+5]) {
 		return max(0, int(line[i+2])-'3')
 	}
 	low := strings.ToLower(line)

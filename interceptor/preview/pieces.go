@@ -269,6 +269,14 @@ func (t *tally) add(value string, at int) *seen {
 	return s
 }
 
+// count returns how often a value occurs: 0 for one that the tally has no room for.
+func (t *tally) count(value string) int {
+	if s := t.n[value]; s != nil {
+		return s.n
+	}
+	return 0
+}
+
 // most returns the most frequent value, and how often it occurs.
 func (t *tally) most() (value string, n int) {
 	for _, s := range t.n {

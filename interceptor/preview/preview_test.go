@@ -266,6 +266,26 @@ func TestGiantLine(t *testing.T) {
 
 // FuzzMake: a preview of any text is valid UTF-8, within its budget, smaller
 // than the text, and deterministic.
+// TestOddTexts: a text that looks like one kind and is another has a preview, too.
+func TestOddTexts(t *testing.T) {
+	var falling strings.Builder
+	for n := 300_000; n > 99_998; n-- {
+		fmt.Fprintf(&falling, ",%d", n)
+	}
+	for name, text := range map[string]string{
+		"sizes behind quotes":        strings.Repeat("2026-01-05 10:00:01 saved \"a.txt\" 812 bytes\n", 30),
+		"a status that is none":      strings.Repeat("10.0.0.1 - - [05/Jan/2026:10:00:01 +0000] \"GET /x HTTP/1.1\" 999 12\n", 30),
+		"a diff without names":       strings.Repeat("diff --git \n@@ -1 +1 @@\n-a\n+b\n", 13),
+		"a patch without names":      strings.Repeat("--- \n+++ \n@@ -1 +1 @@\n-a\n+b\n", 13),
+		"more numbers than are kept": "[" + falling.String()[1:] + "]",
+		"and in a table":             "n,m\n" + strings.ReplaceAll(falling.String()[1:], ",", ",x\n") + ",x\n",
+	} {
+		if _, ok := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 200, quarter); !ok {
+			t.Errorf("%s: no preview", name)
+		}
+	}
+}
+
 func FuzzMake(f *testing.F) {
 	for _, fx := range previewtest.Fixtures() {
 		f.Add(fx.Text[:min(len(fx.Text), 3000)], 200)
@@ -295,6 +315,10 @@ func FuzzMake(f *testing.F) {
 		}
 		if again, _ := preview.Make(src, budget, quarter); again != p {
 			t.Error("not deterministic")
+		}
+		if len(text) < 2000 { // some kinds are known by their many lines
+			many := strings.Repeat(text+"\n", 30)
+			preview.Make(preview.Source{Text: many, Tokens: quarter(many), Handle: handle}, budget, quarter)
 		}
 	})
 }

@@ -88,15 +88,16 @@ func readResults(input any) (note string) {
 		if !ok {
 			continue
 		}
+		tried := len(text) <= left
 		value, note, err := readInput(text, left)
 		if err == nil {
 			of["result"] = value
 		}
-		if (err != nil || note != "") && len(text) <= left { // it was tried
+		if (err != nil || note != "") && tried {
 			left -= len(text)
 		}
 		if err != nil {
-			if len(text) > left && startConverts(text) {
+			if !tried && startConverts(text) {
 				over++
 			}
 			continue

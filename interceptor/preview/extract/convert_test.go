@@ -139,6 +139,7 @@ func TestResultsOverTheLimitAreNamed(t *testing.T) {
 		"CSV":      {[]string{csv, csv, csv}, 2},
 		"YAML":     {[]string{csv, strings.Repeat("- id: 7\n  name: a name\n", 40_000)}, 1},
 		"XML":      {[]string{csv, "<rows>" + strings.Repeat("<row id=\"7\"/>\n", 60_000) + "</rows>"}, 1},
+		"ragged":   {[]string{"id,name,state\n" + strings.Repeat("7,a name,open\n", 45_000) + "7,8,9,10\n"}, 0}, // tried, and not over the limit
 		"below it": {[]string{csv, "id,name,state\n1,b,open\n2,c,open\n"}, 0},
 		"text":     {[]string{csv, strings.Repeat("It is a line of words, and no more.\nSo is this (not that) one.\n", 20_000)}, 0},
 		"JSON":     {[]string{csv, `{"a": "` + strings.Repeat("x", 1<<20) + `"}`}, 0},
