@@ -117,10 +117,20 @@ func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 		if err != nil {
 			return nil, err
 		}
-		found = slices.DeleteFunc(found, func(h hit) bool {
+		for i := range near {
+			x.locate(&near[i])
+		}
+		held := found[:0]
+		for _, h := range found {
+			if err := x.limit.spend(len(near)); err != nil {
+				return nil, err
+			}
 			x.locate(&h)
-			return !slices.ContainsFunc(near, func(n hit) bool { x.locate(&n); return q.holds(h.at, n.at) })
-		})
+			if slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) }) {
+				held = append(held, h)
+			}
+		}
+		found = held
 	}
 	return found, nil
 }

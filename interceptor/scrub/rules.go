@@ -189,7 +189,8 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 	return &f, nil
 }
 
-// add adds a base rule. A rule of the same id that was added before wins over it.
+// add adds a base rule. A rule of the same id that was added before changes it: what it says replaces what base says,
+// and its keywords and allow-lists are added.
 func (s *ruleSet) add(base *rule) {
 	if s.disabled[base.ID] {
 		return
@@ -200,11 +201,11 @@ func (s *ruleSet) add(base *rule) {
 		s.rules = append(s.rules, base)
 		return
 	}
-	r.Entropy, r.SecretGroup = cmp.Or(r.Entropy, base.Entropy), cmp.Or(r.SecretGroup, base.SecretGroup)
-	r.expr, r.path = cmp.Or(r.expr, base.expr), cmp.Or(r.path, base.path)
-	r.Keywords = slices.Concat(base.Keywords, r.Keywords)
-	r.allow = slices.Concat(base.allow, r.allow)
-	r.Required, r.SkipReport = base.Required, base.SkipReport
+	merged := *base
+	merged.Entropy, merged.SecretGroup = cmp.Or(r.Entropy, base.Entropy), cmp.Or(r.SecretGroup, base.SecretGroup)
+	merged.expr, merged.path = cmp.Or(r.expr, base.expr), cmp.Or(r.path, base.path)
+	merged.Keywords, merged.allow = slices.Concat(base.Keywords, r.Keywords), slices.Concat(base.allow, r.allow)
+	*r = merged
 }
 
 // knownRule returns the rule that finds literal secrets.
@@ -260,6 +261,9 @@ func (s *ruleSet) finish() error {
 	for _, a := range s.targeted {
 		for _, id := range a.rules {
 			r := s.byID[id]
+			if r == nil && s.disabled[id] {
+				continue
+			}
 			if r == nil {
 				return fmt.Errorf("rules: allow-list for rule %q: there is no such rule", id)
 			}
@@ -277,6 +281,9 @@ func (s *ruleSet) finish() error {
 		}
 		if r.expr != nil && r.SecretGroup > r.expr.NumSubexp() {
 			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.ID, r.SecretGroup, r.expr.NumSubexp())
+		}
+		if r.expr != nil && r.Apart && (r.Before || r.SecretGroup > 0) && r.expr.NumSubexp() < 2 {
+			return fmt.Errorf("rules: rule %q: its regex needs two groups, for the value and its name", r.ID)
 		}
 		if r.expr != nil && (r.path == nil || r.path.MatchString("")) {
 			r.index = len(s.active)

@@ -202,6 +202,7 @@ stopwords = ["1234"]
 		"no id":       "[[rules]]\nregex='x'",
 		"empty":       "[[rules]]\nid='x'",
 		"group":       "[[rules]]\nid='x'\nregex='x'\nsecretGroup=1",
+		"pair":        "[[rules]]\nid='x'\nregex='x'\napart=true\nbefore=true",
 		"required":    "[[rules]]\nid='x'\nregex='x'\n[[rules.required]]\nid='nope'",
 		"target":      "[[allowlists]]\ntargetRules=['nope']\nstopwords=['x']",
 		"allow":       "[[allowlists]]\ndescription='nothing'",
@@ -216,6 +217,65 @@ stopwords = ["1234"]
 		if unbounded := name == "empty match" || name == "classes"; unbounded && !strings.Contains(fmt.Sprint(err), `rule "x"`) {
 			t.Errorf("New with rules %q (%s): %v, want the rule's id", text, name, err)
 		}
+	}
+}
+
+// A rule of the user with the id of one of foldgate's changes what it says, and nothing else.
+func TestChangedRules(t *testing.T) {
+	s := newScrubber(t, Options{})
+	var changes, ids []string
+	for _, r := range s.rules.active {
+		if r.own {
+			changes, ids = append(changes, fmt.Sprintf("[[rules]]\nid = %q\n[[rules.allowlists]]\nstopwords = ['nothing has this']\n", r.ID)), append(ids, r.ID)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "rules.toml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(strings.Join(changes, ""))
+	changed := newScrubber(t, Options{Rules: path})
+	texts := largeTexts(2000)
+	texts["end of a key"] = token(8, "", 64) + "\n" + token(9, "", 64) + "\n-----END RSA PRIVATE" + " KEY-----"
+	texts["cells"] = "DB_PASSWORD | " + token(10, "", 14) + "\nAPI_TOKEN | " + token(11, "", 20) + "\n"
+	texts["a value before its name"] = `[{"value": "` + token(12, "", 14) + `", "name": "DB_PASSWORD"}]`
+	found := 0
+	for name, text := range texts {
+		want, findings, err := s.Text(context.Background(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found += len(findings)
+		if got, _, err := changed.Text(context.Background(), text); err != nil || got != want {
+			t.Errorf("%s: %.200q, %v, want %.200q", name, got, err, want)
+		}
+	}
+	if found < 100 || len(ids) < 30 {
+		t.Errorf("%d findings, %d rules", found, len(ids))
+	}
+	write(fmt.Sprintf("[extend]\ndisabledRules = ['%s']\n", strings.Join(ids, "', '")))
+	if got, _, err := newScrubber(t, Options{Rules: path}).Text(context.Background(), texts["end of a key"]); err != nil || got != texts["end of a key"] {
+		t.Errorf("without foldgate's rules: %q, %v", got, err)
+	}
+}
+
+// A rule that requires another compares the hits of both, which ends with the time limit.
+func TestRequiredEndsInTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.toml")
+	if err := os.WriteFile(path, []byte("[[rules]]\nid='a'\nregex='aa[0-9]'\n[[rules.required]]\nid='b'\nwithinColumns=1\n[[rules]]\nid='b'\nregex='bb[0-9]'\nskipReport=true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newScrubber(t, Options{Rules: path, Timeout: 200 * time.Millisecond})
+	for in, want := range map[string]string{"aa1": "aa1", "aa1\nbb1": "[REDACTED:a]\nbb1"} {
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+			t.Errorf("Text(%q) = %q, %v", in, got, err)
+		}
+	}
+	begun := time.Now()
+	if _, _, err := s.Text(context.Background(), strings.Repeat("aa1 ", 20_000)+strings.Repeat("bb1 ", 20_000)); err == nil || time.Since(begun) > 5*time.Second {
+		t.Errorf("after %s: %v, want an error at the time limit", time.Since(begun), err)
 	}
 }
 
