@@ -16,7 +16,7 @@
 //
 // # Locks
 //
-// Locks nest in this order: Manager.lateReturn, Manager.publishing, Manager.mu, writer.mu.
+// Locks nest in this order: Manager.finished, Manager.publishing, Manager.mu, writer.mu.
 // Options.OnEvent runs under the first two only. The database has a lock of its own, which is
 // taken under none of these.
 package folding

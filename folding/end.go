@@ -57,6 +57,10 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 
 	m.mu.Lock()
 	now := m.now()
+	if m.closed {
+		m.unlock()
+		return Returned{}, errNotKept
+	}
 	live := m.own(caller, branchID)
 	if live == nil {
 		m.unlock()
@@ -102,6 +106,8 @@ func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (boo
 	return true, nil
 }
 
+var errNotKept = Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
+
 // returnLate stores the message of a branch that was ended by force.
 func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Returned) (Returned, error) {
 	m.finished.Lock()
@@ -116,7 +122,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	now := m.now()
 	if m.closed {
 		m.unlock()
-		return Returned{}, Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
+		return Returned{}, errNotKept
 	}
 	m.w.put(OpLate, b)
 	m.emit(Event{Kind: EventLate, Branch: b})

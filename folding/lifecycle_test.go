@@ -262,6 +262,30 @@ func TestTakeMessage(t *testing.T) {
 	}
 }
 
+// What comes after Close fails, also for the branches that another replica goes on with.
+func TestReturnAfterClose(t *testing.T) {
+	for _, replica := range []string{"", "k3f9x"} {
+		m, _ := open(t, roomy(), folding.Options{Replica: replica})
+		b := create(t, m, alice, folding.CreateRequest{})
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := m.Return(t.Context(), alice, b.ID, "late")
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, folding.ErrClosed) {
+				t.Errorf("replica %q: %v, want ErrClosed", replica, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("replica %q: the return hangs", replica)
+		}
+	}
+}
+
 // The log has the begin and the end of each branch, and none of its texts.
 func TestLog(t *testing.T) {
 	var log bytes.Buffer

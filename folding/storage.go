@@ -145,6 +145,10 @@ func (w *writer) run() {
 			if refused = w.flush(refused); len(refused) > 0 {
 				w.log.Error("ends of branches were not stored; they will time out after a restart", "branches", len(refused))
 			}
+			w.mu.Lock()
+			w.next.err = Errorf(ErrClosed, "foldgate is shutting down: the change was not stored")
+			close(w.next.done) // nothing waits for a flush that never comes
+			w.mu.Unlock()
 			return
 		}
 	}

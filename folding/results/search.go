@@ -130,6 +130,9 @@ func rank(ctx context.Context, db *sql.DB, first []int, query string, limit int)
 	return hits, nil
 }
 
+// unmarked takes the marks out of a text.
+var unmarked = strings.NewReplacer(markOn, "", markOff, "")
+
 // snippet returns the marked lines of a passage and their neighbors.
 func snippet(body string, first int) Hit {
 	lines := strings.Split(strings.TrimSuffix(body, "\n"), "\n")
@@ -140,8 +143,9 @@ func snippet(body string, first int) Hit {
 		if !near {
 			continue
 		}
-		at := strings.Index(l, markOn)
-		l = strings.NewReplacer(markOn, "", markOff, "").Replace(l)
+		before, _, _ := strings.Cut(l, markOn)
+		at := len(unmarked.Replace(before))
+		l = unmarked.Replace(l)
 		if len(l) > hitLine {
 			l = part(l, max(at-hitLine/3, 0))
 		}

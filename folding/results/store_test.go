@@ -352,6 +352,10 @@ func TestSearch(t *testing.T) {
 			t.Errorf("Search(%q): first hit %+v, want line %d", tc.query, h, tc.line)
 		}
 	}
+	marks := strings.Repeat("\x02", 1900) + " word " + strings.Repeat("x", 450) // the sign that ends what is found
+	if hits, err := Search(t.Context(), marks, "word", 3); err != nil || len(hits) != 1 || !strings.Contains(hits[0].Lines, "word") {
+		t.Errorf("Search in a line of control characters = %v, %v", hits, err)
+	}
 	if hits, err := Search(t.Context(), text, "zebra", 3); len(hits) != 0 || err != nil {
 		t.Errorf("Search(zebra) = %v, %v; want nothing", hits, err)
 	}
