@@ -117,6 +117,7 @@ func (a *Amount) UnmarshalText(text []byte) error {
 	for suffix, n := range map[string]int64{"k": 1e3, "M": 1e6, "G": 1e9} {
 		if cut, ok := strings.CutSuffix(digits, suffix); ok {
 			digits, unit = cut, n
+			break
 		}
 	}
 	n, err := strconv.ParseInt(strings.ReplaceAll(digits, "_", ""), 10, 64)

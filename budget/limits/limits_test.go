@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestAmount(t *testing.T) {
-	for text, want := range map[string]Amount{"0": 0, "200000": 200000, "200_000": 200000, "200k": 200000, "20M": 20e6, "1000G": 1e12, "-1": -1, "": -1, "1.5k": -1, "k": -1, "1001G": -1, "99999999999999999999": -1, "1kk": -1} {
+	for text, want := range map[string]Amount{"0": 0, "200000": 200000, "200_000": 200000, "200k": 200000, "20M": 20e6, "1000G": 1e12, "-1": -1, "": -1, "1.5k": -1, "k": -1, "1001G": -1, "99999999999999999999": -1, "1kk": -1, "5kM": -1, "5Mk": -1} {
 		var got Amount
 		if err := got.UnmarshalText([]byte(text)); err != nil {
 			got = -1

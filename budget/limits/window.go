@@ -49,10 +49,11 @@ func (w *Window) UnmarshalText(text []byte) error {
 			continue
 		}
 		n, err := strconv.Atoi(digits)
-		length := time.Duration(n) * time.Duration(u.unit)
+		const year = 366 * 24 * time.Hour
+		within := func(most time.Duration) bool { return time.Duration(n) <= most/time.Duration(u.unit) } // a product could overflow
 		switch {
-		case err != nil || n < 1 || n > 1e6:
-		case rolling && u.unit != month && length <= 366*24*time.Hour, !rolling && (n == 1 || length <= time.Duration(day) && u.unit <= hour):
+		case err != nil || n < 1:
+		case rolling && u.unit != month && within(year), !rolling && (n == 1 || u.unit <= hour && within(time.Duration(day))):
 			*w = Window{n, u.unit, rolling}
 			return nil
 		}

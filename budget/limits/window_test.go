@@ -10,7 +10,7 @@ func TestWindowText(t *testing.T) {
 	for _, good := range []string{"1m", "15m", "1440m", "1h", "24h", "1d", "1w", "1mo", "rolling 90m", "rolling 24h", "rolling 30d", "rolling 4w", "rolling 366d"} {
 		window(t, good)
 	}
-	for _, bad := range []string{"", "1", "h", "0h", "-1h", "25h", "1441m", "2d", "2w", "2mo", "rolling 1mo", "rolling 367d", "rolling", "1s", "1 h", "99999999999999999999h", "rolling 9999999w"} {
+	for _, bad := range []string{"", "1", "h", "0h", "-1h", "25h", "1441m", "2d", "2w", "2mo", "rolling 1mo", "rolling 367d", "rolling", "1s", "1 h", "99999999999999999999h", "rolling 9999999w", "rolling 16000w", "rolling 110000d"} {
 		var w Window
 		if err := w.UnmarshalText([]byte(bad)); err == nil {
 			t.Errorf("%q is taken as %v", bad, w)
