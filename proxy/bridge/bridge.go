@@ -88,5 +88,5 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 // calls. The bridge is not used any more.
 func (b *Bridge) Wait() {
 	b.wg.Wait()
-	b.find(func(call *suspendedCall) bool { return call.expiry != nil && call.expiry.Stop() })
+	b.find(func(call *suspendedCall) bool { return call.expiry.Stop() })
 }

@@ -54,7 +54,7 @@ type suspendedCall struct {
 	mu        sync.Mutex
 	round     *conn.Request // the newest
 	suspended bool          // the newest round is over
-	expiry    *time.Timer   // ends the call; nil if it was never suspended
+	expiry    *time.Timer   // ends the call; it runs while suspended
 	questions map[string]question
 	last      int  // number of the newest question
 	over      bool // takes no more questions
@@ -177,6 +177,10 @@ func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 		state: newState(s.b.replica), server: s, principal: round.Call.Origin.Principal, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
 		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
 	}
+	call.expiry = time.AfterFunc(suspendedFor, func() {
+		s.b.forget(call, fmt.Errorf("the host did not come back with the input within %s", suspendedFor))
+	})
+	call.expiry.Stop()
 	s.b.add(call)
 	inner := *round
 	inner.Params, inner.Receiver = wire.WithoutReservedMeta(round.Params), call
@@ -275,9 +279,7 @@ func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 		return wire.Message{}, false
 	}
 	call.suspended = true
-	call.expiry = time.AfterFunc(suspendedFor, func() {
-		call.server.b.forget(call, fmt.Errorf("the host did not come back with the input within %s", suspendedFor))
-	})
+	call.expiry.Reset(suspendedFor)
 	out := []byte(`{"resultType":"input_required","inputRequests":{`)
 	for i, key := range slices.Sorted(maps.Keys(call.questions)) {
 		if i > 0 {
@@ -301,9 +303,7 @@ func (call *suspendedCall) resume(round *conn.Request) {
 	var answers []wire.Message
 	call.mu.Lock()
 	call.round, call.suspended = round, false
-	if call.expiry != nil {
-		call.expiry.Stop()
-	}
+	call.expiry.Stop()
 	for m := range rawjson.Members(responses) {
 		if q, ok := call.questions[m.Name()]; ok {
 			delete(call.questions, m.Name())
@@ -512,9 +512,7 @@ func (b *Bridge) forget(call *suspendedCall, cause error) {
 	b.mu.Unlock()
 	call.delivery.Lock()
 	call.mu.Lock()
-	if call.expiry != nil {
-		call.expiry.Stop()
-	}
+	call.expiry.Stop()
 	open := call.questions
 	call.questions, call.over = nil, true
 	call.mu.Unlock()

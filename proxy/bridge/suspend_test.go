@@ -92,7 +92,7 @@ func (s *legacyServer) suspendable(state string) *suspendedCall {
 	round := roundOf(`{` + elicitMeta + `}`)
 	call := &suspendedCall{
 		state: state, server: s, method: round.Method, name: round.Call.Target.Name, cancel: func(error) {},
-		done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
+		done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{}, expiry: time.NewTimer(suspendedFor),
 	}
 	s.b.add(call)
 	return call
@@ -177,7 +177,7 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 	b := newBridge(t)
 	s := b.legacy(t, c)
 	for n := range maxSuspended {
-		b.add(&suspendedCall{state: fmt.Sprint(n), server: s, suspended: true, cancel: func(error) {}})
+		b.add(&suspendedCall{state: fmt.Sprint(n), server: s, suspended: true, cancel: func(error) {}, expiry: time.NewTimer(suspendedFor)})
 	}
 	const ask = `{"name":"greet","arguments":{},` + elicitMeta + `}`
 	m, err := s.Call(t.Context(), roundOf(ask))
