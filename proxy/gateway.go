@@ -123,6 +123,7 @@ func (g *Gateway) open() (err error) {
 		return err
 	}
 	g.log = g.Log
+	g.settings.Store(newSettings(g.cfg, nil, g.log)) // what the settings log is scrubbed, too
 	if err = g.openLimits(g.settings.Load()); err == nil {
 		err = g.openParts()
 	}
