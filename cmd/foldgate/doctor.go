@@ -380,7 +380,7 @@ func (d *doctor) upstreams(ctx context.Context) {
 	for _, u := range r.Upstreams {
 		tools += len(u.Tools)
 		if u.Err != nil {
-			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, strings.TrimPrefix(u.Err.Error(), "upstream "+u.Name+": "))
+			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, u.Err)
 			continue
 		}
 		ok = append(ok, u.Name)

@@ -58,8 +58,8 @@ type call struct {
 func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	c := &call{request: r, done: make(chan struct{})}
 	c.watch = r.Method == wire.MethodListen && !bytes.Contains(r.Params, []byte("resourceSubscriptions"))
-	// Looking for the token means reading all arguments. Most calls have none.
-	if bytes.Contains(r.Params, []byte("progressToken")) {
+	// Looking for the token means reading all arguments. Most calls have none. Its key may be spelled with escapes.
+	if bytes.Contains(r.Params, []byte("progressToken")) || bytes.Contains(r.Params, []byte(`\u00`)) {
 		c.token, _ = rawjson.Get(r.Params, "_meta", "progressToken")
 		if rawjson.KindOf(c.token) == rawjson.Null { // asks for no progress
 			c.token = nil

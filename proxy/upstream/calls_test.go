@@ -13,13 +13,15 @@ import (
 // Only what is a progress token gets one of ours: null asks for no progress.
 func TestNullIsNoProgressToken(t *testing.T) {
 	fs := newCalls(&Config{Shared: true})
-	for token, want := range map[string]string{`null`: `null`, `"a"`: `1`} {
+	for meta, want := range map[string]string{
+		`{"progressToken":null}`: `{"progressToken":null}`, `{"progressToken":"a"}`: `{"progressToken":1}`, `{"progress\u0054oken":7}`: `{"progress\u0054oken":1}`,
+	} {
 		fs.last = 0
-		_, params, err := fs.begin(&conn.Request{Method: "m", Params: json.RawMessage(`{"_meta":{"progressToken":` + token + `}}`)})
+		_, params, err := fs.begin(&conn.Request{Method: "m", Params: json.RawMessage(`{"_meta":` + meta + `}`)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := `{"_meta":{"progressToken":` + want + `}}`; string(params) != want {
+		if want := `{"_meta":` + want + `}`; string(params) != want {
 			t.Errorf("params = %s, want %s", params, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -112,14 +113,25 @@ func (k *infoCache) put(key string, c *config.Upstream, change func(*infoEntry) 
 		return
 	}
 	k.all[key] = e
-	next := k.file + ".new" // replaces the file in one step
-	err := os.WriteFile(next, rawjson.Marshal(k.all), 0o600)
-	if err == nil {
-		err = os.Rename(next, k.file)
-	}
-	if err != nil {
+	if err := k.write(); err != nil {
 		k.log.Warn("cache of upstreams can't be written", "err", err)
 	}
+}
+
+// write replaces the file in one step. Other processes of the state directory may do so at the same time.
+func (k *infoCache) write() error {
+	next, err := os.CreateTemp(filepath.Dir(k.file), filepath.Base(k.file)+".*.new")
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(rawjson.Marshal(k.all))
+	if err = errors.Join(err, next.Close()); err == nil {
+		err = os.Rename(next.Name(), k.file)
+	}
+	if err != nil {
+		_ = os.Remove(next.Name())
+	}
+	return err
 }
 
 // configHash identifies a configuration without showing its secrets.

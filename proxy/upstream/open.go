@@ -101,20 +101,13 @@ func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
 		cfg.MaxMessage = 64 << 20
 	}
 	cfg.Log = cfg.Log.With("upstream", cfg.Name)
-	var c conn.Conn
-	var err error
 	switch {
 	case len(cfg.Command) > 0:
-		c, err = negotiate(ctx, &cfg, func() (opening, error) { return startStdio(&cfg) })
+		return negotiate(ctx, &cfg, func() (opening, error) { return startStdio(&cfg) })
 	case cfg.URL != "":
-		c, err = openHTTP(ctx, &cfg)
-	default:
-		err = errors.New("no command and no URL: set one of them")
+		return openHTTP(ctx, &cfg)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
-	}
-	return c, nil
+	return nil, errors.New("no command and no URL: set one of them")
 }
 
 // openHTTP opens a streamable HTTP connection, or an HTTP+SSE connection if the server knows only

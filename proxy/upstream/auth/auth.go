@@ -498,14 +498,13 @@ func (l *Login) fetch(ctx context.Context, asks challenge) (_ *token, err error)
 	return t, nil
 }
 
-// Redact takes the token of the login out of what the upstream says. It changes text in place or
-// returns another one.
+// Redact returns what the upstream says without the token of the login.
 func (l *Login) Redact(text []byte) []byte {
 	if l == nil {
 		return text
 	}
-	if t := l.token.Load(); t != nil && bytes.Contains(text, []byte(t.Access)) {
-		text = bytes.ReplaceAll(text, []byte(t.Access), []byte("[REDACTED:upstream-token]"))
+	if t := l.token.Load(); t.access() != "" && bytes.Contains(text, []byte(t.Access)) {
+		return bytes.ReplaceAll(text, []byte(t.Access), []byte("[REDACTED:upstream-token]"))
 	}
 	return text
 }

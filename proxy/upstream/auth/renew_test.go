@@ -95,6 +95,24 @@ func ask(t *testing.T, l *Login) error {
 	return err
 }
 
+// A login without a token, such as after a renewal that was refused, changes no text.
+func TestRedact(t *testing.T) {
+	const text = "event of access-1"
+	for access, want := range map[string]string{"": text, "access-1": "event of [REDACTED:upstream-token]", "access-2": text} {
+		l := &Login{}
+		l.token.Store(&token{Access: access})
+		if got := string(l.Redact([]byte(text))); got != want {
+			t.Errorf("token %q: %s", access, got)
+		}
+	}
+	var none *Login
+	for _, l := range []*Login{none, {}} {
+		if got := string(l.Redact([]byte(text))); got != text {
+			t.Errorf("no token: %s", got)
+		}
+	}
+}
+
 // Several processes with one state directory renew one login once.
 func TestProcessesRenewOnce(t *testing.T) {
 	r, dir := newRotating(t), t.TempDir()

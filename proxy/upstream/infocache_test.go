@@ -1,0 +1,56 @@
+package upstream
+
+import (
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+)
+
+// Processes with one state directory write the cache at the same time: it is whole at any moment.
+func TestCacheOfProcesses(t *testing.T) {
+	var log strings.Builder
+	file := filepath.Join(t.TempDir(), "upstreams.json")
+	server := &config.Upstream{URL: "http://127.0.0.1/"}
+	var writers sync.WaitGroup
+	for _, size := range []int{10, 200_000} {
+		k := openInfoCache(file, slog.New(slog.NewTextHandler(&log, nil)))
+		k.putInfo("up", server, conn.Info{Result: json.RawMessage(`{}`)})
+		page := rawList(size)
+		writers.Go(func() {
+			for n := range 50 {
+				k.putList("up", server, "tools/list", 0, page[n%2])
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { writers.Wait(); close(done) }()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		if data, err := os.ReadFile(file); err != nil || !json.Valid(data) {
+			t.Fatalf("%d bytes, %v", len(data), err)
+		}
+	}
+	if log.Len() > 0 {
+		t.Errorf("log: %s", log.String())
+	}
+	if left, _ := filepath.Glob(file + ".*"); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// rawList returns two lists of about size bytes.
+func rawList(size int) [2]json.RawMessage {
+	long := strings.Repeat("x", size)
+	return [2]json.RawMessage{json.RawMessage(`{"tools":["` + long + `"]}`), json.RawMessage(`{"tools":["` + long + `y"]}`)}
+}
