@@ -261,6 +261,11 @@ func TestAllInstances(t *testing.T) {
 	says(t, succeeds(t, file, "stats", "--instance", "2"), `^4 calls`)
 	says(t, succeeds(t, file, "trace", "contexts"), `^\(main\) +0 +main +6 +3 `)
 	says(t, succeeds(t, file, "trace", "contexts", "--instance", "3"), branchC)
+	one := filepath.Join(filepath.Dir(file), "state", "instance-[2]", "trace") // names of one journal are parts of its path
+	says(t, succeeds(t, file, "trace", "stats", "--dir", one, "--instance", "instance-2"), `^total +8 +4 `)
+	if _, errOut, code := runs(t, "trace", "stats", "--dir", one, "--instance", "instance-3"); code != exitUsage || !strings.Contains(errOut, "there is only "+filepath.Dir(file)) {
+		t.Errorf("code %d, %s", code, errOut)
+	}
 	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^instance-3#\d+ .*secrets/2\.env`)
 	says(t, succeeds(t, file, "trace", "verify"), `instance-2.trace$`, `: ok\n3 journals: ok\n\z`)
 	says(t, succeeds(t, file, "trace", "verify", "--instance", "3"), `^9 records in 1 files, seq 1 to 9: ok\n\z`)

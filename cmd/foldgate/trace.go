@@ -623,6 +623,12 @@ func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
 	if err != nil || t.instance == "" {
 		return dirs, err
 	}
+	if len(dirs) == 1 { // the names of several are parts of their paths
+		if slices.Contains(strings.Split(filepath.ToSlash(dirs[0]), "/"), t.instance) {
+			return dirs, nil
+		}
+		return nil, usageError{fmt.Errorf("--instance: %.80q is no instance; there is only %s", t.instance, dirs[0])}
+	}
 	names := query.Names(dirs)
 	i := slices.Index(names, t.instance)
 	if i < 0 {

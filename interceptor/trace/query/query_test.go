@@ -395,6 +395,24 @@ func TestFollow(t *testing.T) {
 	if len(slices.Compact(got)) != 20 || got[19] != "r19" {
 		t.Errorf("followed %v", got)
 	}
+	index, _ := filepath.Glob(filepath.Join(dir, indexName+"*"))
+	for _, file := range index {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	for r, err := range Follow(t.Context(), []string{dir}, Filter{Context: "a", NoIndex: true, Limit: 21}) {
+		if err != nil || r.ID != fmt.Sprintf("r%d", n) {
+			t.Fatalf("without the index: %v, record %v, want r%d", err, r, n)
+		}
+		if n++; n == 20 {
+			add(t, j, &trace.Record{ID: "r20", Kind: "k", Context: "a"})
+		}
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, indexName+"*")); n != 21 || len(index) == 0 || len(files) > 0 {
+		t.Errorf("without the index: %d records, and %q", n, files)
+	}
 	_, err := first(Follow(t.Context(), []string{dir}, Filter{Orphans: true}))
 	if _, ok := err.(*UsageError); !ok {
 		t.Error("following orphans is a usage error")

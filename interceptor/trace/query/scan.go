@@ -69,28 +69,38 @@ func Follow(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Recor
 }
 
 // follow yields the records of one journal, and nil each time it has read all that there are.
-func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) error {
-	x, err := Open(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer x.Close()
-	if err := x.refresh(ctx, false); err != nil {
-		return err
-	}
-	// The place behind the last indexed line. SQLite takes size from the row with the greatest first.
-	var at place
-	const end = "SELECT coalesce(max(first), 0), coalesce(size, 0) FROM segment"
-	if err := x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start); err != nil {
-		return err
-	}
+func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) (err error) {
+	var at, last place
 	more := true
 	each := func(r *trace.Record) bool { more = yield(r); return more }
-	last, err := x.matching(ctx, f, each)
+	if f.NoIndex {
+		err = at.scan(ctx, dir, f, time.Time{}, last, each)
+	} else {
+		at, last, err = indexed(ctx, dir, f, each)
+	}
 	for err == nil && more && each(nil) {
 		err = at.scan(ctx, dir, f, time.Time{}, last, each)
 	}
 	return err
+}
+
+// indexed yields the records that the index of a journal finds. It returns the places behind the last indexed line
+// and of the last record that it looked at.
+func indexed(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) (at, last place, err error) {
+	x, err := Open(ctx, dir)
+	if err != nil {
+		return at, last, err
+	}
+	defer x.Close()
+	if err := x.refresh(ctx, false); err != nil {
+		return at, last, err
+	}
+	const end = "SELECT coalesce(max(first), 0), coalesce(size, 0) FROM segment" // SQLite takes size from the row with the greatest first
+	if err := x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start); err != nil {
+		return at, last, err
+	}
+	last, err = x.matching(ctx, f, yield)
+	return at, last, err
 }
 
 // scan yields the records that lie behind at and after, and moves at to the end of the last whole
