@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/folding"
@@ -94,8 +93,8 @@ func Locate(m *folding.Manager, c *Call) {
 // those of sub, which its host may use whether or not a branch is open.
 func below(at, sub string) (string, error) {
 	err := contextpath.Validate(sub)
-	if err == nil && slices.ContainsFunc(strings.Split(sub, "/"), folding.IsBranchID) {
-		err = fmt.Errorf("context %.200q names a branch; a call is put into one by its branch_id", sub)
+	if err == nil && trace.BranchOf(sub) != "" {
+		err = fmt.Errorf("context %.200q names a branch, as br_ begins the id of one; a call is put into one by its branch_id", sub)
 	}
 	return strings.TrimPrefix(at+"/"+sub, "/"), err
 }

@@ -153,7 +153,7 @@ func TestNobodyForgesAContext(t *testing.T) {
 	echo := func(c *mcpclient.Client, args, context string) mcpclient.Message {
 		return call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__echo","arguments":%s,"_meta":{"io.github.foldgate/context":%q}}`, args, context))
 	}
-	for _, forged := range []string{b.BranchID, b.BranchID + "/notes", "notes/" + b.BranchID} {
+	for _, forged := range []string{b.BranchID, b.BranchID + "/notes", "notes/" + b.BranchID, "br_notes"} {
 		for who, c := range map[string]*mcpclient.Client{"alice": alice, "bob": bob} {
 			if f := refused(t, echo(c, `{"branch_id":""}`, forged)); f.Error.Code != "invalid_context" {
 				t.Errorf("%s in the context %s reads %+v", who, forged, f)
