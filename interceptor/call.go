@@ -180,7 +180,7 @@ type Outcome struct {
 	lease       *folding.Lease        // of the branch, while Meter runs the call
 	spend       *limits.Spend         // of the limits, likewise
 	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again
-	sent        bool                  // Scrub let the request pass
+	sent        bool                  // the request passed all layers
 	args        int                   // tokens of the arguments, if weighed
 	weighed     bool                  // Weigh has counted them
 	charged     bool                  // Meter has charged them

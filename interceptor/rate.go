@@ -71,14 +71,14 @@ var errAsksTooOften = fmt.Errorf("too many requests: a server may ask a session 
 
 // mayNote reports whether the rate of its server allows a record for a notification.
 func (r *Recorder) mayNote(n *Notification, m *Message) bool {
-	one := sum{messages: 1, bytes: int64(len(m.Body)), tokens: n.Tokens}
+	one := sum{messages: 1, bytes: int64(len(m.Body) + len(m.Extra)), tokens: n.Tokens}
 	if n.Refused == "" {
 		one.heard = n.Tokens
 	}
 	if n.Refused == "" || n.Paid {
 		one.charged = n.Tokens
 	}
-	cost := 512 + min(len(m.Body), 1<<20) // the journal stores no larger payload
+	cost := 512 + min(len(n.Method)+len(m.Body)+len(m.Extra), 1<<20) // the journal stores no larger payload
 	return n.Server == "" || r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Era, n.ForTool, n.Context}, one)
 }
 

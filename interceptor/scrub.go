@@ -26,7 +26,7 @@ func Scrub(b *Boundary) Middleware {
 			if len(m.Found) > 0 {
 				*c.requestFindings() = m.Found
 			}
-			if o.sent = err == nil; err != nil {
+			if err != nil {
 				return nil, err
 			}
 			if t.Extra, t.Header = m.Extra, m.Header; !o.paramsClean {

@@ -219,10 +219,19 @@ func TestPartsAlone(t *testing.T) {
 		if got := names(r); got != nil {
 			t.Errorf("tools %v, want none", got)
 		}
+		r.call("leak", `{"how":"text","note":"`+secret+`"}`)
 		end()
 		kinds := records(t, state)
-		if n := kinds[trace.KindResponse+"tools/call"]; n != 1 {
-			t.Errorf("%d responses are recorded, want 1: %v", n, kinds)
+		if n := kinds[trace.KindResponse+"tools/call"]; n != 2 {
+			t.Errorf("%d responses are recorded, want 2: %v", n, kinds)
+		}
+		for rec, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line := fmt.Sprintf("%+v", rec.Audit.Scrub); len(rec.Audit.Scrub) == 0 || strings.Contains(line, trace.Blocked) {
+				t.Errorf("the tool got all, and the record says %s", line)
+			}
 		}
 	})
 	t.Run("meter", func(t *testing.T) {

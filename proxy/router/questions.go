@@ -45,7 +45,7 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 	n := s.answering.Add(1)
 	var refused error
 	if m.Method != "ping" {
-		refused = s.rt.Recorder.MayAsk(s.Principal, s.ID, server, n > maxAnswering, len(m.Params))
+		refused = s.rt.Recorder.MayAsk(s.Principal, s.ID, server, n > maxAnswering, len(m.Params)+len(m.Extra))
 	}
 	switch {
 	case n > 2*maxAnswering:
