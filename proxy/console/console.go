@@ -320,21 +320,22 @@ func (c *Console) events(r *request) error {
 	h := r.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(r.w)
-	for {
+	const alive = ":\n\n"
+	for word := alive; ; { // the first one tells the page that it is connected
 		c.mu.Lock()
-		changed := c.changed
+		changed := c.changed // taken before the page hears of the last change, and loads what is new
 		c.mu.Unlock()
-		word := "event: changed\ndata: 1\n\n"
+		_ = out.SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
+		if _, err := fmt.Fprint(r.w, word); err != nil || out.Flush() != nil {
+			return nil // the reader is gone
+		}
 		select {
 		case <-r.Context().Done():
 			return nil
 		case <-changed:
+			word = "event: changed\ndata: 1\n\n"
 		case <-time.After(15 * time.Second):
-			word = ":\n\n"
-		}
-		_ = out.SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
-		if _, err := fmt.Fprint(r.w, word); err != nil || out.Flush() != nil {
-			return nil // the reader is gone
+			word = alive
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
@@ -176,6 +177,36 @@ func TestRefusedLink(t *testing.T) {
 	v := visit(t, journal(t, push("br_a", pushed)), false, nil)
 	if w := v.ask(http.MethodPost, v.c.Link(), ""); w.Code != http.StatusForbidden || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Errorf("%d, %q", w.Code, w.Header().Get("Content-Type"))
+	}
+}
+
+// TestEvents: a page is told at once that it is connected, and then of each change.
+func TestEvents(t *testing.T) {
+	v := visit(t, journal(t, push("br_a", pushed)), false, nil)
+	server := httptest.NewServer(v.c)
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "127.0.0.1:8788"
+	r.AddCookie(v.cookie)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	events := bufio.NewScanner(res.Body)
+	if !events.Scan() || events.Text() != ":" {
+		t.Fatalf("%s: first %q, %v", res.Status, events.Text(), events.Err())
+	}
+	v.c.change()
+	for events.Scan() && events.Text() == "" {
+	}
+	if events.Text() != "event: changed" {
+		t.Errorf("after a change %q, %v", events.Text(), events.Err())
 	}
 }
 
