@@ -268,6 +268,17 @@ func TestAllInstances(t *testing.T) {
 	}
 	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^instance-3#\d+ .*secrets/2\.env`)
 	says(t, succeeds(t, file, "trace", "verify"), `instance-2.trace$`, `: ok\n3 journals: ok\n\z`)
+	lost, _, code := runs(t, "trace", "verify", "--config", file, "--json", "--anchor", "2:sha256:"+strings.Repeat("f", 64))
+	values := json.NewDecoder(strings.NewReader(lost))
+	for values.More() {
+		var v map[string]any
+		if err := values.Decode(&v); err != nil {
+			t.Fatalf("%v in\n%s", err, lost)
+		}
+	}
+	if code != exitFailed || !strings.Contains(lost, `"missing_anchors"`) {
+		t.Errorf("code %d\n%s", code, lost)
+	}
 	says(t, succeeds(t, file, "trace", "verify", "--instance", "3"), `^9 records in 1 files, seq 1 to 9: ok\n\z`)
 	if err := os.Remove(filepath.Join(filepath.Dir(file), "state", "instance-2", "trace", "head.json")); err != nil {
 		t.Fatal(err)

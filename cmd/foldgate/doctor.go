@@ -225,6 +225,7 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 		d.logs = append(d.logs, file)
 	}
 	_, missing := os.Stat(named)
+	unrunnable := lookPath(s.Command)
 	switch {
 	case found.Off != "":
 		d.add(levelFault, "host", again, "%s can't use the entry in %s: %s", h.Title, file, found.Off)
@@ -234,8 +235,8 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 			break
 		}
 		d.add(levelOK, "host", "", "%s calls %s", h.Title, s.URL)
-	case lookPath(s.Command) != nil:
-		d.add(levelFault, "host", again, "%s starts %s, which can't be run: %v", h.Title, s.Command[0], lookPath(s.Command))
+	case unrunnable != nil:
+		d.add(levelFault, "host", again, "%s starts %s, which can't be run: %v", h.Title, s.Command[0], unrunnable)
 	case named != "" && !absolute:
 		d.add(levelFault, "host", again, "%s starts foldgate with %s, which depends on the directory that it starts it in", h.Title, named)
 	case named != "" && missing != nil:
@@ -512,13 +513,17 @@ func (d *doctor) state(ctx context.Context) {
 	if open && ownedByMe(info) {
 		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
 	}
+	var unwritable error
+	if ownedByMe(info) {
+		unwritable = writable(dir)
+	}
 	switch {
 	case !ownedByMe(info):
 		d.add(levelFault, "state", "run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
 	case mode&0o700 != 0o700 && runtime.GOOS != "windows":
 		d.add(levelFault, "state", "chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
-	case writable(dir) != nil:
-		d.add(levelFault, "state", "make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, writable(dir))
+	case unwritable != nil:
+		d.add(levelFault, "state", "make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, unwritable)
 	case !open:
 		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
 	}

@@ -286,9 +286,19 @@ standard input.`,
 				}
 				printVerify(out, report)
 			}
+			var texts []string
 			for _, a := range missing {
-				faults++
-				render.Printf(out, "FAULT record %d with %s, which you hold, is in none of the journals (anchor)\n", a.Seq, a.Hash)
+				texts = append(texts, fmt.Sprintf("record %d with %s, which you hold, is in none of the journals", a.Seq, a.Hash))
+			}
+			faults += len(texts)
+			if t.json && len(texts) > 0 {
+				if err := writeJSON(out, map[string]any{"missing_anchors": texts}); err != nil {
+					return err
+				}
+			} else {
+				for _, text := range texts {
+					render.Printf(out, "FAULT %s (anchor)\n", text)
+				}
 			}
 			if len(dirs) > 1 && !t.json {
 				fmt.Fprintf(out, "%d journals: %s\n", len(dirs), verdict(faults))
