@@ -134,14 +134,17 @@ func TestMemoriesOfARun(t *testing.T) {
 	if want := tokens(t, "payments\nfind it") + tokens(t, quoted); 8192-used != want {
 		t.Errorf("the branch begins with %d tokens used, want %d: %q", 8192-used, want, quoted)
 	}
+	kept := ""
+	until(t, "what the branch brought is stored, in the background", func() bool {
+		for _, line := range recordedMethod(t, file, "tools/call") {
+			if strings.Contains(line, `"title"`) {
+				kept = line
+			}
+		}
+		return kept != ""
+	})
 	g.stop()
 	g.keepsSecret(secret, c.Received())
-	kept := ""
-	for _, line := range recordedMethod(t, file, "tools/call") {
-		if strings.Contains(line, `"title"`) {
-			kept = line
-		}
-	}
 	for _, want := range []string{`"title":"payments"`, `"said":"known"`, `"outcome":"success"`, `"cost":`} {
 		if !strings.Contains(kept, want) {
 			t.Errorf("what was remembered lacks %s: %s", want, kept)
