@@ -166,14 +166,17 @@ func (f *fleet) host(at string, era mcpclient.Era, n int, capabilities string) *
 	return c
 }
 
-// users are the principals of a fleet: enough that each replica has some.
-const users = 8
+// A fleet has this many principals: enough that each replica has some. Loads are of the first users of them.
+const (
+	allUsers = 24
+	users    = 8
+)
 
 func userToken(n int) string { return fmt.Sprintf("token-of-user-%d-0123456789", n) }
 
 func userPrincipals() string {
 	text := "principals:\n"
-	for n := range users {
+	for n := range allUsers {
 		text += fmt.Sprintf("  user%d: {token: %s}\n", n, userToken(n))
 	}
 	return text
@@ -367,13 +370,13 @@ func TestReplicaDownAndBack(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2, userPrincipals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "both")+"}\n")
 	branches, owner := map[string]string{}, map[string]int{} // by replica
-	for n := range users {
+	for n := 0; n < allUsers && (n < users || len(branches) < 2); n++ {
 		id, replica := f.branchOfUser(t, n)
 		branches[replica], owner[replica] = id, n
 	}
 	a, b := f.all[0].name(), f.all[1].name()
 	if len(branches) != 2 {
-		t.Fatalf("all %d principals are at one replica", users) // by chance once in 128 runs of newFleet
+		t.Fatalf("all %d principals are at one replica", allUsers)
 	}
 	status, _, body := posted(t, f.url, owner[a], "fake__echo", fmt.Sprintf(`{"branch_id":%q,"handle":"res_%s_00000000000000000000000000"}`, branches[a], b), nil)
 	if status != http.StatusConflict || !strings.Contains(body, a) || !strings.Contains(body, b) {
@@ -830,7 +833,7 @@ func TestReplicasAndInventedIDs(t *testing.T) {
 	f := newFleet(t, 2, userPrincipals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "both")+"}\n")
 	a, b := f.all[0].name(), f.all[1].name()
 	branches := map[string]string{} // by replica
-	for n := range users {
+	for n := 0; n < allUsers && (n < users || len(branches) < 2); n++ {
 		id, owner := f.branchOfUser(t, n)
 		branches[owner] = id
 		for _, r := range f.all {
@@ -843,7 +846,7 @@ func TestReplicasAndInventedIDs(t *testing.T) {
 		}
 	}
 	if branches[a] == "" || branches[b] == "" {
-		t.Fatalf("all %d principals are at one replica", users) // by chance once in 128 runs
+		t.Fatalf("all %d principals are at one replica", allUsers)
 	}
 	f.tellsNothing(t, branches[b])
 	batch := fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fake__echo","arguments":{"branch_id":%q}}},{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"fake__echo","arguments":{"branch_id":%q}}}]`, branches[a], branches[b])
@@ -858,7 +861,7 @@ func TestReplicasAndInventedIDs(t *testing.T) {
 func (f *fleet) tellsNothing(t *testing.T, branch string) {
 	t.Helper()
 	owner, other := -1, -1
-	for n := range users {
+	for n := range allUsers {
 		if _, _, body := posted(t, f.url, n, "branch_status", fmt.Sprintf(`{"branch_id":%q}`, branch), nil); strings.Contains(body, `\"active\"`) {
 			owner = n
 		} else {
@@ -900,14 +903,14 @@ func TestHungReplica(t *testing.T) {
 	f := newFleet(t, 2, userPrincipals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "both")+"}\n")
 	hung, other := f.all[0], f.all[1]
 	id, n := "", 0
-	for ; n < users; n++ {
+	for ; n < allUsers; n++ {
 		if branch, owner := f.branchOfUser(t, n); owner == hung.name() {
 			id = branch
 			break
 		}
 	}
 	if id == "" {
-		t.Fatalf("all %d principals are at one replica", users) // by chance once in 256 runs
+		t.Fatalf("all %d principals are at one replica", allUsers)
 	}
 	inBranch := func() (int, http.Header, string) {
 		return posted(t, other.url, n, "fake__echo", fmt.Sprintf(`{"n":1,"branch_id":%q}`, id), nil)
