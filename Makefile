@@ -52,15 +52,43 @@ tidy:
 	@$(GO) mod tidy -diff
 	@$(NESTED) $(GO) mod tidy -diff
 
-# These do one thing after the other, and the race detector makes them take five to twenty times as long.
-SEQUENTIAL = ^Test(DamagedIndex|DiffRedacts|HostileTexts|IndexChangesNoAnswer|Pages|PreviewKeepsItsBudget|PreviewNamesTheWhole|Scripts)$$
+# The lists of tests below have a line for each package: its directory, and names of tests without "Test".
+# .ci/named holds that no other package has a test of that name, which -skip would lose.
+empty =
+space = $(empty) $(empty)
+comma = ,
+packages = $(foreach line,$(1),./$(firstword $(subst :, ,$(line))))
+tests = ^Test($(subst $(space),|,$(strip $(foreach line,$(1),$(subst $(comma), ,$(lastword $(subst :, ,$(line))))))))$$
 
+# These do one thing after the other, and the race detector makes them take five to twenty times as long. So they
+# run without it; other tests of the same packages start the same goroutines of the product with it.
+SEQUENTIAL = \
+	budget/bpe:FirstCount,StreamLimit \
+	budget/limits:Clock,RetryAfter \
+	cmd/foldgate:NothingHostileReachesTheTerminal,Scripts,SumsBy,UnknownNames \
+	interceptor:LimitsOfEveryKind,PreviewNamesTheWhole,PreviewsDoNotDependOnTheHandle \
+	interceptor/preview:HostileTexts,PreviewKeepsItsBudget \
+	interceptor/preview/extract:ConversionIsBounded,JQIsBounded,Pages \
+	interceptor/scrub:Bombs,Forms,SameFindingsAsGitleaks,ValuesAreNoNames \
+	interceptor/trace/query:DamagedIndex,IndexChangesNoAnswer,OrphansOfRetention,Pages \
+	internal/hosts:DiffRedacts,Edits,Properties \
+	internal/rawjson:Plain \
+	proxy/control:TooManySpans \
+	proxy/server:StdioUnreadableRequests \
+	proxy/upstream:ReceiveManyValues
+
+# The same, in the module of its own.
+SEQUENTIAL_NESTED = interceptor/gosdk:MainJob,NothingDiffersFromTheGateway,NothingLeaks,SameAsTheGateway
+
+# TestDoctor starts a foldgate doctor for each fault, one like the other: with the detector only in a machine in order.
 unit:
+	@.ci/named . $(SEQUENTIAL)
 	@echo "== unit tests, with the race detector"
-	@$(GO) test -race -skip '$(SEQUENTIAL)' -timeout 10m ./...
-	@$(NESTED) $(GO) test -race -timeout 10m ./...
+	@$(GO) test -race -skip '$(call tests,$(SEQUENTIAL))|^TestDoctor$$/^[^i]' -timeout 10m ./...
+	@$(NESTED) $(GO) test -race -skip '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m ./...
 	@echo "== unit tests that do one thing after the other, without it"
-	@$(GO) test -run '$(SEQUENTIAL)' -timeout 10m ./cmd/foldgate ./interceptor/... ./internal/hosts
+	@$(GO) test -run '$(call tests,$(SEQUENTIAL) cmd/foldgate:Doctor)' -timeout 10m $(call packages,$(SEQUENTIAL))
+	@$(NESTED) $(GO) test -run '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m .
 
 ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"
