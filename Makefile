@@ -6,6 +6,8 @@ TOOL   = $(GO) tool -modfile=.ci/go.mod
 FUZZTIME ?= 10s
 NESTED = cd interceptor/gosdk && # a module of its own: its users get only what they use
 
+# go test runs a part of go vet for each package. make vet has run all of it, so tests here have -vet=off.
+
 .NOTPARALLEL:
 .PHONY: build check test deps fmt vet cross lint tidy unit ratios e2e race fuzz bench clean image image-node deploy release-check
 
@@ -15,8 +17,8 @@ build: ## the binary, in bin/
 # It leaves out the race detector, the ratios of speed, the end-to-end tests and go mod tidy.
 check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes on two idle cores
 	@echo "== unit tests, without the race detector"
-	@$(GO) test -skip '^TestRatio' -timeout 5m ./...
-	@$(NESTED) $(GO) test -skip '^TestRatio' -timeout 5m ./...
+	@$(GO) test -vet=off -skip '^TestRatio' -timeout 5m ./...
+	@$(NESTED) $(GO) test -vet=off -skip '^TestRatio' -timeout 5m ./...
 	@echo "make check: passed"
 
 test: deps fmt vet cross lint tidy unit ratios e2e ## everything; half an hour to an hour on two cores
@@ -84,28 +86,28 @@ SEQUENTIAL_NESTED = interceptor/gosdk:MainJob,NothingDiffersFromTheGateway,Nothi
 unit:
 	@.ci/named . $(SEQUENTIAL)
 	@echo "== unit tests, with the race detector"
-	@$(GO) test -race -skip '$(call tests,$(SEQUENTIAL))|^TestDoctor$$/^[^i]' -timeout 10m ./...
-	@$(NESTED) $(GO) test -race -skip '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m ./...
+	@$(GO) test -vet=off -race -skip '$(call tests,$(SEQUENTIAL))|^TestDoctor$$/^[^i]' -timeout 10m ./...
+	@$(NESTED) $(GO) test -vet=off -race -skip '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m ./...
 	@echo "== unit tests that do one thing after the other, without it"
-	@$(GO) test -run '$(call tests,$(SEQUENTIAL) cmd/foldgate:Doctor)' -timeout 10m $(call packages,$(SEQUENTIAL))
-	@$(NESTED) $(GO) test -run '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m .
+	@$(GO) test -vet=off -run '$(call tests,$(SEQUENTIAL) cmd/foldgate:Doctor)' -timeout 10m $(call packages,$(SEQUENTIAL))
+	@$(NESTED) $(GO) test -vet=off -run '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m .
 
 ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"
-	@$(GO) test -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v ./budget/... ./interceptor/... ./proxy ./proxy/server
-	@$(NESTED) $(GO) test -count 1 -run '^TestRatio' -v ./...
+	@$(GO) test -vet=off -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v ./budget/... ./interceptor/... ./proxy ./proxy/server
+	@$(NESTED) $(GO) test -vet=off -count 1 -run '^TestRatio' -v ./...
 
 # The race detector makes the binary five times slower, so only these tests have it.
 ATONCE = ^Test(Batch|Crowd|Eviction|Killed(Gateway|Upstream|UnderLimits)|Limit(OfTwo|OfThree|sThrough)|ManyQuestions|NotificationFlood|NotificationsAnd|ParallelCalls|Principals|QuestionFlood|Redis|ReloadUnderLoad|RenewedOnce|Restarted|ReturnWith|SessionEnds|Share|Soak|Threads|TimeoutCancels|UpstreamCrash)
 
 e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"
-	@$(GO) test -tags e2e -timeout 45m -count 1 -p 1 -parallel 2 -v ./test/...
+	@$(GO) test -vet=off -tags e2e -timeout 45m -count 1 -p 1 -parallel 2 -v ./test/...
 	@echo "== end-to-end tests of much at once, with the race detector"
-	@$(GO) test -race -tags e2e -timeout 20m -count 1 -parallel 1 -v -run '$(ATONCE)' ./test/e2e
+	@$(GO) test -vet=off -race -tags e2e -timeout 20m -count 1 -parallel 1 -v -run '$(ATONCE)' ./test/e2e
 
 race: deps ## all end-to-end tests with the race detector; about an hour
-	@$(GO) test -race -tags e2e -timeout 90m -count 1 -p 1 -parallel 1 -v ./test/...
+	@$(GO) test -vet=off -race -tags e2e -timeout 90m -count 1 -p 1 -parallel 1 -v ./test/...
 
 fuzz: ## every fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
