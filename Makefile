@@ -92,10 +92,13 @@ unit:
 	@$(GO) test -vet=off -run '$(call tests,$(SEQUENTIAL) cmd/foldgate:Doctor)' -timeout 10m $(call packages,$(SEQUENTIAL))
 	@$(NESTED) $(GO) test -vet=off -run '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m .
 
+# Only packages with such a test are linked.
+RATIOS = $$(grep -rlE '^func Test(Ratio|Allocations)' --include='*_test.go' budget interceptor proxy | grep -v ^interceptor/gosdk/ | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
+
 ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"
-	@$(GO) test -vet=off -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v ./budget/... ./interceptor/... ./proxy ./proxy/server
-	@$(NESTED) $(GO) test -vet=off -count 1 -run '^TestRatio' -v ./...
+	@$(GO) test -vet=off -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v $(RATIOS)
+	@$(NESTED) $(GO) test -vet=off -count 1 -run '^TestRatio' -v .
 
 # The race detector makes the binary five times slower, so only these tests have it.
 ATONCE = ^Test(Batch|Crowd|Eviction|Killed(Gateway|Upstream|UnderLimits)|Limit(OfTwo|OfThree|sThrough)|ManyQuestions|NotificationFlood|NotificationsAnd|ParallelCalls|Principals|QuestionFlood|Redis|ReloadUnderLoad|RenewedOnce|Restarted|ReturnWith|SessionEnds|Share|Soak|Threads|TimeoutCancels|UpstreamCrash)
