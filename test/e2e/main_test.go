@@ -44,11 +44,11 @@ func run(m *testing.M) int {
 		// By default a program with the race detector sleeps for a second when it ends.
 		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
-	if foldgateBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate"); err == nil {
-		fakeserverBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/fakeserver")
+	if foldgateBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate"); err == nil { // only the product needs the race detector
+		fakeserverBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/fakeserver", "-race=false")
 	}
 	if err == nil {
-		demoserverBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/demoserver")
+		demoserverBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/demoserver", "-race=false")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
