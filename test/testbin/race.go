@@ -2,4 +2,5 @@
 
 package testbin
 
-const raceEnabled = true
+// Race tells whether the test has the race detector.
+const Race = true

@@ -32,7 +32,7 @@ func Build(dir, pkg string, flags ...string) (string, error) {
 	}
 	bin := filepath.Join(dir, path.Base(pkg))
 	args := []string{"build", "-o", bin}
-	if raceEnabled {
+	if Race {
 		args = append(args, "-race")
 	}
 	args = append(append(args, flags...), pkg)
