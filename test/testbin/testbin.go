@@ -11,16 +11,19 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 )
 
 // Root returns the module's directory.
-func Root() (string, error) {
+func Root() (string, error) { return root() }
+
+var root = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("go env GOMOD: %w", err)
 	}
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
-}
+})
 
 // Build builds a main package into dir, with the race detector if the test
 // has it, and returns the program's path. Flags go to go build; -race=false
