@@ -100,14 +100,21 @@ ratios: ## speed as ratios measured in one run, and allocations, without the rac
 	@$(GO) test -vet=off -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v $(RATIOS)
 	@$(NESTED) $(GO) test -vet=off -count 1 -run '^TestRatio' -v .
 
-# The race detector makes the binary five times slower, so only these tests have it.
-ATONCE = ^Test(Batch|Crowd|Eviction|Killed(Gateway|Upstream|UnderLimits)|Limit(OfTwo|OfThree|sThrough)|ManyQuestions|NotificationFlood|NotificationsAnd|ParallelCalls|Principals|QuestionFlood|Redis|ReloadUnderLoad|RenewedOnce|Restarted|ReturnWith|SessionEnds|Share|Soak|Threads|TimeoutCancels|UpstreamCrash)
+# These do much at once, and have the race detector, which makes the binary five times slower. All others run without it.
+ATONCE = \
+	test/e2e:Batch,CrowdOfQuestions,Eviction,KilledUpstream,LimitOfThreeGateways,LimitOfTwoProcesses,LimitsThroughTheBinary \
+	test/e2e:ManyQuestionsAtOnce,ParallelCallsOnTheLastTokens,PrincipalsAreAlone,PrincipalsShareNoConnection,RedisFailsOver,RedisHangs \
+	test/e2e:ReloadUnderLoad,RenewedOnce,RestartedHTTPUpstream,ReturnWithCallsInFlight,Share,ShareOfTasks,ShareSurvivesTheEnd,Soak,UpstreamCrash
+
+# These run with and without it: less with it.
+TWICE = test/e2e:KilledGateway,KilledUnderLimits,NotificationFlood,QuestionFlood
 
 e2e: deps ## the binary against real clients and servers
+	@.ci/named test $(ATONCE) $(TWICE)
 	@echo "== end-to-end tests"
-	@$(GO) test -vet=off -tags e2e -timeout 45m -count 1 -p 1 -parallel 2 -v ./test/...
+	@$(GO) test -vet=off -tags e2e -skip '$(call tests,$(ATONCE))' -timeout 45m -count 1 -p 1 -parallel 2 -v ./test/...
 	@echo "== end-to-end tests of much at once, with the race detector"
-	@$(GO) test -vet=off -race -tags e2e -timeout 20m -count 1 -parallel 1 -v -run '$(ATONCE)' ./test/e2e
+	@$(GO) test -vet=off -race -tags e2e -run '$(call tests,$(ATONCE) $(TWICE))' -timeout 20m -count 1 -parallel 1 -v ./test/e2e
 
 race: deps ## all end-to-end tests with the race detector; about an hour
 	@$(GO) test -vet=off -race -tags e2e -timeout 90m -count 1 -p 1 -parallel 1 -v ./test/...
