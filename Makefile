@@ -114,7 +114,7 @@ e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"
 	@$(GO) test -vet=off -tags e2e -skip '$(call tests,$(ATONCE))' -timeout 45m -count 1 -p 1 -parallel 2 -v ./test/...
 	@echo "== end-to-end tests of much at once, with the race detector"
-	@$(GO) test -vet=off -race -tags e2e -run '$(call tests,$(ATONCE) $(TWICE))' -timeout 20m -count 1 -parallel 1 -v ./test/e2e
+	@$(GO) test -vet=off -race -tags e2e -run '$(call tests,$(ATONCE) $(TWICE))' -timeout 20m -count 1 -parallel 1 -v ./test/e2e -args -kills 3
 
 race: deps ## all end-to-end tests with the race detector; about an hour
 	@$(GO) test -vet=off -race -tags e2e -timeout 90m -count 1 -p 1 -parallel 1 -v ./test/...
