@@ -159,8 +159,7 @@ func eraSubscriptions(t *testing.T, c *mcpclient.Client, heard *noted) {
 		// Foldgate's own listen at a modern upstream may be a moment late.
 		until(t, up+": list_changed arrives", func() bool {
 			text(t, c, ctx, up+"__list_changed", `{}`)
-			deadline := time.Now().Add(300 * time.Millisecond)
-			for time.Now().Before(deadline) {
+			for deadline := time.Now().Add(300 * time.Millisecond); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 				if heard.has(`notifications/tools/list_changed`) > before {
 					return true
 				}
