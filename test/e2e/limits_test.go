@@ -336,14 +336,13 @@ func TestEveryMessageIsLimited(t *testing.T) {
 		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 			for _, inBranch := range []bool{false, true} {
 				for _, one := range []struct {
-					fill  int
 					limit string
-				}{{200, all}, {20000, all}, {20000, ofTool}} {
-					fill := one.fill
+					fills []int
+				}{{all, []int{200, 20000}}, {ofTool, []int{20000}}} {
 					if one.limit == ofTool && inBranch {
 						continue
 					}
-					t.Run(fmt.Sprintf("%s-%s-%v-%d-%v", tt.name, era, inBranch, fill, one.limit == ofTool), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s-%s-%v-%v", tt.name, era, inBranch, one.limit == ofTool), func(t *testing.T) {
 						t.Parallel()
 						ctx := testContext(t)
 						g := newGateway(t, limited(t, one.limit))
@@ -359,28 +358,32 @@ func TestEveryMessageIsLimited(t *testing.T) {
 							t.Fatal(err)
 						}
 						call(t, c, ctx, "tools/list", `{}`)
-						more := fmt.Sprintf(`,"fill":%d`, fill)
+						branch := ""
 						if inBranch {
-							more += `,"branch_id":"` + create(t, c, ctx, map[string]any{"budget": 32768}).BranchID + `"`
+							branch = `,"branch_id":"` + create(t, c, ctx, map[string]any{"budget": 32768}).BranchID + `"`
 						}
-						params := strings.TrimSuffix(strings.Replace(tt.params, "BRANCH", more, 1), "}") +
-							`,"_meta":{"progressToken":"p","io.modelcontextprotocol/logLevel":"debug"}}`
-						if m, err := c.Call(ctx, tt.method, params); err != nil {
-							t.Fatal(err, m)
-						}
-						got := zebras(c.Received()...)
-						if one.limit == ofTool {
-							if got > limit {
-								t.Errorf("%d tokens of the tool received, its limit is %d", got, limit)
+						gotBefore, usedBefore := 0, 0
+						for _, fill := range one.fills {
+							params := strings.TrimSuffix(strings.Replace(tt.params, "BRANCH", fmt.Sprintf(`,"fill":%d`, fill)+branch, 1), "}") +
+								`,"_meta":{"progressToken":"p","io.modelcontextprotocol/logLevel":"debug"}}`
+							if m, err := c.Call(ctx, tt.method, params); err != nil {
+								t.Fatal(err, m)
 							}
-							return
-						}
-						used := limit - leftOf(t, c, ctx, "all")
-						if got > used+freeTokens || got > limit {
-							t.Errorf("%d tokens received, %d charged of %d", got, used, limit)
-						}
-						if image := tt.name == "image" || tt.name == "unknown"; fill < limit && got < fill && !image {
-							t.Errorf("%d of %d arrived, %d charged", got, fill, used)
+							got := zebras(c.Received()...)
+							if one.limit == ofTool {
+								if got > limit {
+									t.Errorf("%d tokens of the tool received, its limit is %d", got, limit)
+								}
+								continue
+							}
+							used := limit - leftOf(t, c, ctx, "all")
+							if got-gotBefore > used-usedBefore+freeTokens || got > limit {
+								t.Errorf("%d and then %d tokens received, %d and then %d charged of %d", gotBefore, got-gotBefore, usedBefore, used-usedBefore, limit)
+							}
+							if image := tt.name == "image" || tt.name == "unknown"; fill < limit && got < fill && !image {
+								t.Errorf("%d of %d arrived, %d charged", got, fill, used)
+							}
+							gotBefore, usedBefore = got, used
 						}
 					})
 				}
