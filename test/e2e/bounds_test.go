@@ -126,10 +126,7 @@ func TestHTTPSurvivesHangup(t *testing.T) {
 // the trace a burst and then the number of the others.
 func TestNotificationFlood(t *testing.T) {
 	t.Parallel()
-	flood := 30_000
-	if testbin.Race {
-		flood = 5000 // enough to leave some out
-	}
+	const flood = 30_000
 	for name, args := range map[string]string{
 		"log":     fmt.Sprintf(`{"count":%d,"params":{"level":"info","data":%q}}`, flood, strings.Repeat("all is well ", 20)),
 		"unknown": fmt.Sprintf(`{"count":%d,"params":{"n":1.0}}`, flood),
@@ -155,7 +152,7 @@ func TestNotificationFlood(t *testing.T) {
 					t.Fatal(err)
 				}
 				tool(t, c, ctx, "fake__"+name, args)
-				until(t, "all notifications arrive", func() bool { return got.Load() >= int64(flood) })
+				until(t, "all notifications arrive", func() bool { return got.Load() >= flood })
 				text(t, c, ctx, "fake__text", `{"text":"y"}`)
 				g.stop()
 				size, recorded, leftOut := 0, 0, 0
