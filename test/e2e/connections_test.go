@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,9 +58,10 @@ func TestMaxConnections(t *testing.T) {
 	}
 	pidOf(t, sessions[0], ctx, "fake__pid") // its connection was closed
 	var waits []func() (mcpclient.Message, error)
+	end := filepath.Join(t.TempDir(), "end")
 	before := len(recordedMethod(t, file, "tools/call"))
 	for _, c := range sessions[1:4] {
-		_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":15000}}`)
+		_, wait, err := c.Send(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{"wait":%q,"result":{"content":[]}}}`, end))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,6 +72,7 @@ func TestMaxConnections(t *testing.T) {
 	if s := string(m.Result); !parseResult(t, m).IsError || !strings.Contains(s, "max_connections of upstream fake") || !strings.Contains(s, "too_many_connections") {
 		t.Errorf("over the limit: %s", s)
 	}
+	write(t, end, "")
 	for _, wait := range waits {
 		if m, err := wait(); err != nil || parseResult(t, m).IsError {
 			t.Errorf("a call that has its place: %s, %v", m.Result, err)
