@@ -103,11 +103,11 @@ ratios: ## speed as ratios measured in one run, and allocations, without the rac
 # These do much at once, and have the race detector, which makes the binary five times slower. All others run without it.
 ATONCE = \
 	test/e2e:Batch,CrowdOfQuestions,Eviction,KilledUpstream,LimitOfThreeGateways,LimitOfTwoProcesses,LimitsThroughTheBinary \
-	test/e2e:ManyQuestionsAtOnce,NotificationFlood,ParallelCallsOnTheLastTokens,PrincipalsAreAlone,PrincipalsShareNoConnection,RedisFailsOver,RedisHangs \
+	test/e2e:ManyQuestionsAtOnce,NotificationFlood,ParallelCallsOnTheLastTokens,PrincipalsAreAlone,PrincipalsShareNoConnection,QuestionFlood,RedisFailsOver,RedisHangs \
 	test/e2e:ReloadUnderLoad,RenewedOnce,RestartedHTTPUpstream,ReturnWithCallsInFlight,Share,ShareOfTasks,ShareSurvivesTheEnd,Soak,UpstreamCrash
 
 # These run with and without it: less with it.
-TWICE = test/e2e:KilledGateway,KilledUnderLimits,QuestionFlood
+TWICE = test/e2e:KilledGateway,KilledUnderLimits
 
 e2e: deps ## the binary against real clients and servers
 	@.ci/named test $(ATONCE) $(TWICE)

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
-	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // Servers that write ids as floating-point numbers, byte-order marks, or two messages on one line
@@ -264,11 +263,7 @@ func TestEchoesAreShort(t *testing.T) {
 // host, the others are refused, and a record counts them.
 func TestQuestionFlood(t *testing.T) {
 	t.Parallel()
-	const burst, open = 1000, 1000
-	flood := 20_000
-	if testbin.Race {
-		flood = 5000 // enough to refuse some
-	}
+	const flood, burst, open = 20_000, 1000, 1000
 	for _, method := range []string{"elicitation/create", "sampling/createMessage", "roots/list", "x/unknown"} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
