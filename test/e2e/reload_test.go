@@ -215,12 +215,14 @@ func TestReloadLetsCallsFinish(t *testing.T) {
 		g := newGateway(t, fakes("kept", "old"))
 		c := g.connect(ctx, "http", era)
 		tool(t, c, ctx, "old__echo", `{}`)
-		_, wait, err := c.Send(ctx, "tools/call", `{"name":"old__slow","arguments":{"ms":4000}}`)
+		end := filepath.Join(t.TempDir(), "end")
+		_, wait, err := c.Send(ctx, "tools/call", fmt.Sprintf(`{"name":"old__raw","arguments":{"wait":%q,"result":{"content":[]}}}`, end))
 		if err != nil {
 			t.Fatal(err)
 		}
 		g.configure(fakes("kept"))
 		g.reload(reloaded)
+		write(t, end, "")
 		if m, err := wait(); err != nil || m.Error != nil || strings.Contains(string(m.Result), `"isError":true`) {
 			t.Errorf("%s: the call at the removed upstream: %v %s %s", era, err, m.Error, m.Result)
 		}
