@@ -84,13 +84,36 @@ func parseOutputs(t *testing.T, scripts string) (prepare, outputs []*output) {
 
 // A maker runs scripts.
 type maker struct {
-	dir string
-	env []string
+	dir     string
+	env     []string
+	prepare []*output
 }
 
+var prepared *maker // of all tests
+
+// newMaker runs the scripts that prepare, once for all tests.
 func newMaker(t *testing.T) *maker {
 	t.Helper()
-	dir := t.TempDir()
+	if prepared == nil {
+		m := unprepared(t)
+		m.prepare, _ = parseOutputs(t, outputScripts)
+		m.runAll(t.Context(), m.prepare)
+		prepared = m
+	}
+	for _, o := range prepared.prepare {
+		if o.err != nil {
+			t.Logf("%s: %v", o, o.err)
+		}
+	}
+	return prepared
+}
+
+func unprepared(t *testing.T) *maker {
+	t.Helper()
+	dir, err := os.MkdirTemp(workDir, "maker-")
+	if err != nil {
+		t.Fatal(err)
+	}
 	root, err := testbin.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -119,14 +142,32 @@ func newMaker(t *testing.T) *maker {
 	if exec.Command("git", "-C", root, "cat-file", "-e", history+"^{commit}").Run() != nil {
 		at = "HEAD"
 	}
-	prepared := filepath.Join(dir, "prepared")
-	if err := os.Mkdir(prepared, 0o700); err != nil {
+	ready := filepath.Join(dir, "prepared")
+	if err := os.Mkdir(ready, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return &maker{dir: dir, env: append(os.Environ(),
 		"LC_ALL=C.UTF-8", "GOPROXY=off", "GIT_PAGER=cat", "NO_COLOR=1", "GIT_CONFIG_COUNT=0",
 		"PATH="+filepath.Dir(node)+string(filepath.ListSeparator)+os.Getenv("PATH"),
-		"G="+run("go", "env", "GOROOT"), "N="+modules, "R="+root, "T="+prepared, "H="+at, "MODULES="+list)}
+		"G="+run("go", "env", "GOROOT"), "N="+modules, "R="+root, "T="+ready, "H="+at, "MODULES="+list)}
+}
+
+// runAll runs scripts beside each other.
+func (m *maker) runAll(ctx context.Context, all []*output) {
+	next := make(chan *output)
+	var wg sync.WaitGroup
+	for range cmp.Or(runtime.NumCPU(), 2) + 1 {
+		wg.Go(func() {
+			for o := range next {
+				m.run(ctx, o)
+			}
+		})
+	}
+	for _, o := range all {
+		next <- o
+	}
+	close(next)
+	wg.Wait()
 }
 
 // run runs the script of o in a directory of its own. Its process group ends with it.
@@ -165,7 +206,6 @@ func (m *maker) run(ctx context.Context, o *output) {
 // makeOutputs makes the outputs whose name has the part only. Those that failed have an err.
 func makeOutputs(t *testing.T, scripts, only string) (outputs []*output) {
 	t.Helper()
-	prepare, _ := parseOutputs(t, outputScripts)
 	_, all := parseOutputs(t, scripts)
 	var toMake []*output
 	for _, o := range all {
@@ -178,30 +218,8 @@ func makeOutputs(t *testing.T, scripts, only string) (outputs []*output) {
 			toMake = append(toMake, o)
 		}
 	}
-	if len(toMake) == 0 {
-		return outputs
-	}
-	m := newMaker(t)
-	for _, stage := range [][]*output{prepare, toMake} {
-		next := make(chan *output)
-		var wg sync.WaitGroup
-		for range cmp.Or(runtime.NumCPU(), 2) + 1 {
-			wg.Go(func() {
-				for o := range next {
-					m.run(t.Context(), o)
-				}
-			})
-		}
-		for _, o := range stage {
-			next <- o
-		}
-		close(next)
-		wg.Wait()
-	}
-	for _, o := range prepare {
-		if o.err != nil {
-			t.Logf("%s: %v", o, o.err)
-		}
+	if len(toMake) > 0 {
+		newMaker(t).runAll(t.Context(), toMake)
 	}
 	return outputs
 }

@@ -37,7 +37,8 @@ var (
 
 const threshold = 1000 // a branch of the default size folds from about here
 
-var foldgateBin string
+// Set once by TestMain; the directory is removed at the end.
+var foldgateBin, workDir string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -47,6 +48,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
+		workDir = dir
 		defer os.RemoveAll(dir)
 		if foldgateBin = *bin; foldgateBin != "" {
 			return m.Run()
