@@ -189,6 +189,12 @@ func (ch change) test(t *testing.T, mode, when, transport string, era mcpclient.
 		method := map[string]string{"tool": "notifications/tools/list_changed", "prompt": "notifications/prompts/list_changed"}[ch.kind]
 		call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__log","arguments":{"method":%q,"params":{}}}`, method))
 	}
+	if ch.kind != "instructions" {
+		until(t, "the log tells", func() bool {
+			ch.sees(t, c, ctx, nil)
+			return strings.Contains(g.log.String(), "not as it was approved")
+		})
+	}
 	until(t, "the pin is "+ch.state, func() bool {
 		if ch.kind != "instructions" {
 			ch.sees(t, c, ctx, nil)
