@@ -33,7 +33,6 @@ import (
 	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 	"github.com/foldgate/foldgate/test/redistest"
-	"github.com/foldgate/foldgate/test/testbin"
 )
 
 var replicaKills = flag.Int("replica-kills", 3, "how often TestKilledReplica kills a replica")
@@ -439,16 +438,10 @@ func TestReplicaDownAndBack(t *testing.T) {
 // does, fold the main job, ask 64 times at once, and hold a limit to the token.
 func TestReplicasBehindBalancers(t *testing.T) {
 	t.Parallel()
-	server, err := testbin.Build(t.TempDir(), "github.com/modelcontextprotocol/go-sdk/conformance/everything-server", "-modfile=.ci/go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := everythingServer(t)
 	balancers := map[string]func(*fleet) string{"haproxy": (*fleet).haproxy, "nginx": (*fleet).nginx}
 	for _, s := range suites[1:] {
-		direct := s.run(t, conformanceServer(t, server, s.era == "modern"))
-		if n := passed(direct); n < s.least {
-			t.Errorf("the server itself passes %d checks, want at least %d", n, s.least)
-		}
+		direct := s.direct(t)
 		f := newFleet(t, 3, fmt.Sprintf("upstreams:\n  conformance: {prefix: \"\", command: [%q]}\n", server))
 		for name, start := range balancers {
 			t.Run(name+" conformance "+s.name, func(t *testing.T) {
