@@ -2,5 +2,5 @@
 
 package testbin
 
-// Race tells whether the test has the race detector.
-const Race = false
+// race tells whether the test has the race detector.
+const race = false

@@ -35,7 +35,7 @@ func Build(dir, pkg string, flags ...string) (string, error) {
 	}
 	bin := filepath.Join(dir, path.Base(pkg))
 	args := []string{"build", "-o", bin}
-	if Race {
+	if race {
 		args = append(args, "-race")
 	}
 	args = append(append(args, flags...), pkg)
