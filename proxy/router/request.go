@@ -379,9 +379,11 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 		r.toServers(c, owners)
 		return (*request).subscribe
 	case "resources/unsubscribe":
-		if one := rt.Settings().One(r.s.subscribed.end(uri)); one != nil {
+		if one := rt.Settings().One(r.s.subscribed.owner(uri)); one != nil {
 			owners = one
 		}
+		r.toServers(c, owners)
+		return (*request).unsubscribe
 	}
 	return r.toServers(c, owners)
 }

@@ -50,9 +50,13 @@ type stdioServer struct {
 	pending   sync.WaitGroup
 	slots     chan struct{} // one element for each pending request
 
-	handling sync.Mutex                    // held while a line is handled
-	legacy   Session                       // guarded by handling; nil until first used
-	modern   map[wire.Capabilities]Session // guarded by handling
+	handling sync.Mutex        // held while a line is handled; guards what follows
+	legacy   Session           // nil until first used
+	can      wire.Capabilities // of legacy
+	greeted  bool              // legacy has had an initialize
+	modern   map[wire.Capabilities]Session
+
+	early sync.WaitGroup // requests of legacy before initialize
 }
 
 // ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until in
@@ -216,6 +220,10 @@ func (s *stdioServer) request(m wire.Message) {
 	if m.Method == wire.MethodInitialize {
 		can = declared(m)
 	}
+	if m.Method == wire.MethodInitialize && !isModern {
+		s.greet(can)
+	}
+	early := !isModern && !s.greeted
 	var session Session
 	// Without a legacy session, server/discover means the modern era. A host that only probes gets
 	// no lasting session.
@@ -227,9 +235,15 @@ func (s *stdioServer) request(m wire.Message) {
 	} else {
 		session = s.session(isModern, can)
 	}
+	if early {
+		s.early.Add(1)
+	}
 	p := session.Begin(s.lifetime, req)
 	s.pending.Go(func() {
 		defer func() { <-s.slots }()
+		if early {
+			defer s.early.Done()
+		}
 		defer p.Sent()
 		if reply := p.Serve(); reply.ID != nil { // a failed writer ends the connection
 			_ = s.out.Write(func(line []byte) []byte {
@@ -245,12 +259,29 @@ func (s *stdioServer) request(m wire.Message) {
 	})
 }
 
+// greet prepares for the first initialize of the legacy era. A session that was opened before, as by a
+// ping, declares nothing. It ends with its requests if the host has capabilities, and another one follows.
+func (s *stdioServer) greet(can wire.Capabilities) {
+	if !s.greeted && s.legacy != nil && can != s.can {
+		before := s.legacy
+		s.legacy = nil
+		s.pending.Go(func() {
+			s.early.Wait()
+			closeSession(before, "initialize begins another session", s.log)
+		})
+	}
+	s.greeted = true
+}
+
 // notification hands a notification to its session. It need not name its era and capabilities: one
-// that does not goes to the legacy session, else to all, and a cancellation goes to all.
+// without an era goes to the legacy session, else to all; a modern one without capabilities goes to all
+// modern sessions; a cancellation goes to all.
 func (s *stdioServer) notification(m wire.Message) {
 	meta, to := wire.ReadMeta(m.Params), s.sessions()
 	switch {
 	case len(to) > 0 && m.Method == wire.MethodCancelled:
+	case modern(meta) && meta.ClientCapabilities == nil && len(s.modern) > 0:
+		to = slices.Collect(maps.Values(s.modern))
 	case modern(meta):
 		to = []Session{s.session(true, wire.ReadCapabilities(meta.ClientCapabilities))}
 	case s.legacy != nil || len(to) == 0:
@@ -276,7 +307,7 @@ func (s *stdioServer) session(modern bool, can wire.Capabilities) Session {
 	case modern && s.modern[can] == nil:
 		s.modern[can] = s.open(modern, can)
 	case !modern && s.legacy == nil:
-		s.legacy = s.open(modern, can)
+		s.legacy, s.can = s.open(modern, can), can
 	}
 	if modern {
 		return s.modern[can]

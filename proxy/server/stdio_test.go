@@ -91,6 +91,50 @@ func TestStdioDiscoverInASession(t *testing.T) {
 	}
 }
 
+// A host may ping before initialize, and its capabilities still count. A request that is being served
+// meanwhile is answered.
+func TestStdioCapabilitiesAfterAPing(t *testing.T) {
+	const initialize = `{"jsonrpc":"2.0","id":2,"method":"initialize","params":{"capabilities":{"elicitation":{"url":{}}}}}`
+	for _, early := range []string{waitCall, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`} {
+		g := newGate()
+		in, out, stop := stdioPipe(t, g)
+		fmt.Fprintln(in, early)
+		fmt.Fprintln(in, initialize)
+		if got := readLineOf(t, out); !strings.Contains(got, `"id":2,"result"`) {
+			t.Errorf("answer to initialize = %s, want a result", got)
+		}
+		if got := g.lastPeer().Capabilities.String(); got != "elicitation.url" {
+			t.Errorf("capabilities after %s and initialize = %q, want elicitation.url", early, got)
+		}
+		if early == waitCall {
+			g.release <- doneReply
+			if got := strings.TrimSpace(readLineOf(t, out)); got != doneText {
+				t.Errorf("answer to a request before initialize = %s, want %s", got, doneText)
+			}
+		}
+		fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"initialize","params":{}}`)
+		readLineOf(t, out)
+		stop()
+		if opened, closed := g.counts(); opened != 2 || closed != 2 {
+			t.Errorf("sessions opened, closed after %s = %d, %d, want 2, 2", early, opened, closed)
+		}
+	}
+}
+
+// A modern notification need not say what the host can do: it goes to the sessions that there are.
+func TestStdioModernNotificationWithoutCapabilities(t *testing.T) {
+	const notification = `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
+	const other = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}}}`
+	c := newFakeRouter(nil)
+	stdioLines(t, c, `{"jsonrpc":"2.0","id":1,"method":"m","params":{`+other+`}}`+"\n"+`{"jsonrpc":"2.0","id":2,"method":"initialize","params":{}}`+"\n"+notification)
+	if opened, _ := c.counts(); opened != 2 {
+		t.Errorf("%d sessions opened, want 2: none for the notification", opened)
+	}
+	if diff := cmp.Diff([]string{"notifications/x"}, c.notified); diff != "" {
+		t.Errorf("notifications (-want +got):\n%s", diff)
+	}
+}
+
 func TestStdioBatchIsAnsweredSingly(t *testing.T) {
 	got := stdioLines(t, newFakeRouter(nil), `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"notifications/b"},3,{"jsonrpc":"2.0","id":2,"method":"c"}]`)
 	if len(got) != 3 {
