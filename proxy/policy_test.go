@@ -212,3 +212,45 @@ func TestSubscriptionsBelongToWhoTookThem(t *testing.T) {
 		r.close()
 	})
 }
+
+// A resources/unsubscribe that is refused ends nothing: the subscription is restored after a restart.
+func TestRefusedUnsubscribeEndsNothing(t *testing.T) {
+	up := fakeUpstream{version: "2025-11-25", caps: `{"resources":{"subscribe":true}}`, serve: func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
+		switch c.Method {
+		case "resources/list":
+			return result(`{"resources":[{"name":"x","uri":"mem://x"}]}`)
+		case "resources/templates/list":
+			return result(`{"resourceTemplates":[]}`)
+		}
+		return result(`{}`)
+	}}
+	for name, refuse := range map[string]func(r *rig) string{
+		"an unknown branch": func(*rig) string { return `{"uri":"mem://x","_meta":{"io.github.foldgate/branch_id":"br_gone"}}` },
+		"the policy": func(r *rig) string {
+			cfg := r.g.cfg
+			cfg.Policy.Default = "deny"
+			r.apply(cfg)
+			return `{"uri":"mem://x"}`
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, false, map[string]fakeUpstream{"up": up})
+			r.initialize()
+			r.ok("resources/subscribe", `{"uri":"mem://x"}`)
+			if m := r.exchange(t.Context(), "resources/unsubscribe", refuse(r)); m.Error == nil {
+				t.Errorf("%s: resources/unsubscribe = %s, want an error", name, m.Result)
+			}
+			before := r.last("up")
+			if n := len(before.sent("resources/unsubscribe")); n != 0 {
+				t.Errorf("%s: the server gets the end of the subscription %d times, want 0", name, n)
+			}
+			before.die()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if after := r.last("up"); after == before || len(after.sent("resources/subscribe")) != 1 {
+				t.Errorf("%s: the subscription is not restored", name)
+			}
+			r.close()
+		})
+	}
+}

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/backoff"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -157,6 +159,16 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 	return res, err
 }
 
+// unsubscribe serves resources/unsubscribe. It forgets the subscription, also if the server fails: only a
+// refusal leaves it as it was.
+func (r *request) unsubscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	res, err := r.askServers(ctx, c)
+	if ref, refused := errors.AsType[*interceptor.Refusal](err); !refused || ref.Reason != trace.ReasonPolicy {
+		r.s.subscribed.end(c.Target.Name)
+	}
+	return res, err
+}
+
 // subscription is a resource of a server that a session is told of.
 type subscription struct{ server, uri string }
 
@@ -195,17 +207,23 @@ func (s *subscriptions) move(sub subscription, server string, fresh bool) {
 	s.open[subscription{server, sub.uri}] = true
 }
 
-// end forgets the subscriptions to a resource, and returns the server of one, "" if there is none.
-func (s *subscriptions) end(uri string) (server string) {
+// owner returns the server of a subscription to a resource, "" if there is none.
+func (s *subscriptions) owner(uri string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for sub := range s.open {
 		if sub.uri == uri {
-			server = sub.server
-			delete(s.open, sub)
+			return sub.server
 		}
 	}
-	return server
+	return ""
+}
+
+// end forgets the subscriptions to a resource.
+func (s *subscriptions) end(uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.open, func(sub subscription, _ bool) bool { return sub.uri == uri })
 }
 
 // has reports whether there is a subscription to the resource of an update by a server, or to one above it.
