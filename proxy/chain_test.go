@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -192,4 +193,27 @@ type sayingModel struct{}
 
 func (sayingModel) Turn(context.Context, *runner.Request) (runner.Reply, error) {
 	return runner.Reply{Message: runner.Message{Role: "assistant", Content: []runner.Block{runner.TextBlock("seen")}}}, nil
+}
+
+// logging/setLevel starts no server. One that is started later gets the level before anything else.
+func TestSetLevelStartsNothing(t *testing.T) {
+	up := echoUpstream("2025-11-25")
+	up.caps = `{"tools":{},"logging":{}}`
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, false, map[string]fakeUpstream{"up": up})
+		r.initialize()
+		r.ok("tools/list", "{}")
+		before := r.last("up")
+		before.die()
+		synctest.Wait()
+		r.ok("logging/setLevel", `{"level":"info"}`)
+		if r.last("up") != before {
+			t.Error("logging/setLevel starts a server, want none")
+		}
+		r.tool("up__echo", `{}`)
+		if got := r.last("up").sent("logging/setLevel"); r.last("up") == before || len(got) != 1 {
+			t.Errorf("the server that the call starts gets the levels %q, want one", got)
+		}
+		r.close()
+	})
 }

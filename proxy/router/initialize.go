@@ -155,7 +155,7 @@ func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.K
 }
 
 // answerSetLevel serves logging/setLevel: it is for every server that the session uses, and for
-// those that it will use later. No server keeps the others from it.
+// those that it will use later. It starts no server. No server keeps the others from it.
 func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	level, _ := rawjson.GetString(c.Target.Forward, "level")
 	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request
@@ -166,12 +166,12 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
 	for _, srv := range s.rt.Settings().Servers {
-		if srv.Capability("logging") == nil {
-			continue
+		if srv.Capability("logging") == nil || !srv.IsLive(s.scope) {
+			continue // Opened sets it
 		}
 		cn, err := srv.Connection(ctx, s.scope)
 		if err != nil {
-			continue // Opened sets it
+			continue
 		}
 		if m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward}); err == nil && m.Error != nil {
 			srv.Log.Warn("the server keeps its log level", "err", &wire.AnswerError{Raw: m.Error})
