@@ -266,7 +266,14 @@ func (rt *Router) listsOf(g upstream.Group) *groupLists {
 	return rt.lists[g]
 }
 
-// of returns the lists of a server.
+// groups returns the lists of all groups.
+func (rt *Router) groups() []*groupLists {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return slices.Collect(maps.Values(rt.lists))
+}
+
+// of returns the lists of a server. Router.mu must not be held.
 func (p *groupLists) of(srv *upstream.Server) *listCache {
 	c, ok := p.caches.Load(srv)
 	if !ok {

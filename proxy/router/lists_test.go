@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -155,6 +157,34 @@ func TestGroupsAreForgotten(t *testing.T) {
 		if rt.lists[group(n)] == nil || !c.all[group(n)] {
 			t.Errorf("group %d is forgotten while it is in use", n)
 		}
+	}
+}
+
+// A change of a list is noted without Router.mu, which each session needs: the stored lists of all groups
+// may have to be read and judged.
+func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
+	cfg, log := config.Default(), slog.New(slog.DiscardHandler)
+	cfg.StateDir, cfg.Pins = t.TempDir(), "off"
+	cfg.Upstreams = map[string]*config.Upstream{"up": {Command: []string{"fake"}}}
+	set := upstream.NewSet(upstream.Options{Config: cfg, Log: log, CleanJSON: func(_ context.Context, page []byte) ([]byte, error) { return page, nil }})
+	st := &Settings{Config: cfg, Servers: set.Servers(cfg, nil)}
+	srv, g := st.Servers[0], upstream.Group{Principal: "user"}
+	srv.StoreList(t.Context(), "tools/list", 0, []byte(`{"tools":[{"name":"echo"}]}`))
+	var rt *Router
+	judged := 0
+	rt = New(t.Context(), Options{Log: log, Settings: func() *Settings {
+		if !rt.mu.TryLock() {
+			t.Error("the settings are read under Router.mu")
+			return st
+		}
+		defer rt.mu.Unlock()
+		judged++
+		return st
+	}})
+	lists := rt.join(g)
+	rt.listChanged(srv, upstream.Group{Principal: "other"}, nil, catalog.Tools.Changed())
+	if c, ok := lists.caches.Load(srv); !ok || c.(*listCache).peek(catalog.Tools) != nil || judged == 0 {
+		t.Errorf("the stored list was judged %d times, and is there: %v; want it judged and forgotten", judged, ok)
 	}
 }
 

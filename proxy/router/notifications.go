@@ -249,11 +249,9 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 // own connection said so, nil for a shared one.
 func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session, method string) {
 	changed := catalog.ChangedKinds(method)
-	rt.mu.Lock()
-	for _, p := range rt.lists { // other groups may have no connection open to be told over
+	for _, p := range rt.groups() { // other groups may have no connection open to be told over
 		p.of(srv).forget(changed)
 	}
-	rt.mu.Unlock()
 	if s != nil {
 		if s.Transport != "stdio" { // a connection on stdio has one session, which needs no own lists
 			own, _ := s.own.LoadOrStore(srv, &listCache{})

@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -110,10 +108,7 @@ func (rt *Router) Repin(events []pins.Event) {
 			}
 		}
 	}
-	rt.mu.Lock()
-	lists := slices.Collect(maps.Values(rt.lists))
-	rt.mu.Unlock()
-	for _, p := range lists {
+	for _, p := range rt.groups() {
 		for srv, c := range p.caches.Range {
 			again(p.group, srv.(*upstream.Server), c.(*listCache), func(method string) { rt.tell(p.group, method) })
 		}

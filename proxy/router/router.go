@@ -10,7 +10,8 @@
 // # Locks
 //
 // Session.mu is held alone. listCache.mu, tasks.mu and the locks of upstream may be taken while Router.mu
-// is held, and queue.mu while ordering.mu is. No lock is held while a message is sent.
+// is held, and queue.mu while ordering.mu is. Pins and the journal are not used under Router.mu. No lock is
+// held while a message is sent.
 package router
 
 import (

@@ -258,24 +258,20 @@ func (s *Session) anyAt(server string) *request {
 // given yet counts as different.
 func (rt *Router) Reloaded(before *Settings) {
 	st := rt.Settings()
+	lists := rt.groups()
 	rt.mu.Lock()
-	lists := maps.Clone(rt.lists)
-	for g := range lists {
-		if !st.Config.Knows(g.Principal) {
-			delete(rt.lists, g)
-		}
-	}
+	maps.DeleteFunc(rt.lists, func(g upstream.Group, _ *groupLists) bool { return !st.Config.Knows(g.Principal) })
 	rt.mu.Unlock()
 	rt.Repin(nil) // pins may have another mode
-	for g, p := range lists {
+	for _, p := range lists {
 		for _, srv := range before.Servers {
 			if !slices.Contains(st.Servers, srv) {
 				p.caches.Delete(srv)
 			}
 		}
 		for k := range catalog.Kinds {
-			if p.reload(before, st, g.Principal, k) {
-				rt.tell(g, k.Changed())
+			if p.reload(before, st, p.group.Principal, k) {
+				rt.tell(p.group, k.Changed())
 			}
 		}
 	}
