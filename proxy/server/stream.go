@@ -52,9 +52,7 @@ type streamConn struct {
 	wake chan struct{} // capacity 1: there is something to look at; nil before an event stream begins
 	last uint64        // the number of the last event sent when the connection began
 
-	// Guarded by stream.mu.
-	lost  bool   // another connection took the stream over
-	start func() // called with each event; nil if there is nothing to start
+	start func() // called with each event; nil if there is nothing to start; guarded by stream.mu
 }
 
 // newStream returns the stream of a POST with a number of requests, and its connection.
@@ -159,11 +157,11 @@ func (s *stream) begin() (sse bool, replies []wire.Message) {
 }
 
 // next returns the events that wait and the number of the first. more is false if none will
-// follow: the stream has ended, or another connection took over.
+// follow: the stream has ended, its host has left, or another connection took over.
 func (s *stream) next(c *streamConn) (first uint64, events [][]byte, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.lost {
+	if s.conn != c {
 		return 0, nil, false
 	}
 	s.trim() // not after taking: what is taken now may have to be sent again
@@ -210,7 +208,6 @@ func (s *stream) attach(host context.Context, from *uint64) *streamConn {
 		s.sent = back
 	}
 	if s.conn != nil {
-		s.conn.lost = true
 		s.conn.signal()
 	}
 	s.conn = &streamConn{host: host, wake: make(chan struct{}, 1), last: s.sent}

@@ -396,3 +396,30 @@ func TestHostNeverReads(t *testing.T) {
 		})
 	}
 }
+
+// What is sent after the host has left waits for its next GET stream: the connection that is ending does
+// not take it.
+func TestEventsWaitForTheNextConnection(t *testing.T) {
+	s := &stream{resume: true, limit: 1 << 20}
+	host, leave := context.WithCancel(t.Context())
+	c := s.attach(host, nil)
+	if _, err := s.keep([]byte(`"first"`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, events, more := s.next(c); len(events) != 1 || !more {
+		t.Fatalf("next = %q, %v, want one event and more", events, more)
+	}
+	leave()
+	if s.attached() {
+		t.Error("the stream has a connection whose host has left")
+	}
+	if _, err := s.keep([]byte(`"second"`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, events, more := s.next(c); len(events) > 0 || more {
+		t.Errorf("next for the host that left = %q, %v, want nothing", events, more)
+	}
+	if _, events, _ := s.next(s.attach(t.Context(), nil)); len(events) != 1 || string(events[0]) != `"second"` {
+		t.Errorf("next for the next connection = %q, want the second event", events)
+	}
+}
