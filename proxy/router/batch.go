@@ -79,7 +79,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	}
 	if err != nil {
 		c.Target.Metered = false
-		return rt.Chain(ctx, c, func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
+		return rt.Chain(ctx, c, refuse(err))
 	}
 	r := &request{
 		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
@@ -90,11 +90,11 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.Sent()
 	r.call = c
 	defer r.leave()
-	ask := (*request).callOwnTool
+	ask := interceptor.Handler(r.callOwnTool)
 	if e.Server != "" {
 		ask = r.toServers(c, rt.Settings().One(e.Server))
 	} else {
 		rt.Tools.Attribute(r.lifetime, c)
 	}
-	return rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) { return ask(r, ctx, c) })
+	return rt.Chain(r.lifetime, c, ask)
 }

@@ -137,12 +137,12 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 
 // refuse returns the handler of a call that is refused. The call runs down the chain, so that the
 // trace has it.
-func refuse(err error) handler {
-	return func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err }
+func refuse(err error) interceptor.Handler {
+	return func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err }
 }
 
 // refuseParams returns the handler of a call with params that can't be understood.
-func refuseParams(c *interceptor.Call, err error) handler {
+func refuseParams(c *interceptor.Call, err error) interceptor.Handler {
 	c.Target.Metered = false
 	return refuse(err)
 }

@@ -90,9 +90,7 @@ func (r *request) Serve() (reply wire.Message) {
 	r.s.mu.Lock()
 	r.call = c
 	r.s.mu.Unlock()
-	res, err := r.s.rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		return answer(r, ctx, c)
-	})
+	res, err := r.s.rt.Chain(r.lifetime, c, answer)
 	switch {
 	case err == nil:
 		return wire.Message{Result: res.Body, Error: res.Error, Extra: res.Extra}
@@ -138,10 +136,8 @@ func (r *request) leave() {
 	}
 }
 
-// handler is a method of a request that answers its call at the end of the chain.
-type handler func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error)
-
-func (r *request) describe() (*interceptor.Call, handler) {
+// describe returns the call of the request, and the handler that answers it at the end of the chain.
+func (r *request) describe() (*interceptor.Call, interceptor.Handler) {
 	s, m := r.s, r.Msg
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
 		m.Params = nil
@@ -192,9 +188,9 @@ func (r *request) revision() string {
 }
 
 // handlerOf finds the handler of a request and completes its Call.
-func (rt *Router) handlerOf(r *request, c *interceptor.Call) handler {
+func (rt *Router) handlerOf(r *request, c *interceptor.Call) interceptor.Handler {
 	if _, isList := catalog.KindOf(c.Target.Method); isList {
-		return (*request).answerList
+		return r.answerList
 	}
 	switch c.Target.Method {
 	case "tools/call":
@@ -206,21 +202,21 @@ func (rt *Router) handlerOf(r *request, c *interceptor.Call) handler {
 	case "completion/complete":
 		return rt.handlerOfCompletion(r, c)
 	case "initialize":
-		return (*request).answerInitialize
+		return r.answerInitialize
 	case "server/discover":
-		return (*request).answerDiscover
+		return r.answerDiscover
 	case "logging/setLevel":
-		return (*request).answerSetLevel
+		return r.answerSetLevel
 	case wire.MethodListen:
-		return (*request).answerListen
+		return r.answerListen
 	case "ping":
-		return (*request).answerPing
+		return r.answerPing
 	}
 	return rt.handlerOfOther(r, c)
 }
 
 // handlerOfTool finds the handler of a tools/call: foldgate's own tools or a server.
-func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
+func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) interceptor.Handler {
 	name, ok := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
 	if !ok {
@@ -235,7 +231,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 	}
 	if rt.Tools.Has(name) {
 		rt.Tools.Attribute(r.lifetime, c)
-		return (*request).callOwnTool
+		return r.callOwnTool
 	}
 	e, ok := rt.findTool(r.lifetime, r.s, name)
 	if !ok {
@@ -325,7 +321,7 @@ func (rt *Router) echo(text string) string {
 // toPrompt points a call at the owner of the prompt that its params name at path. It returns nil if there is no
 // such prompt. A prompt that is held is not found if it is hidden from the caller: the refusal of a held one
 // would tell that it exists.
-func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ...string) handler {
+func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ...string) interceptor.Handler {
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
 	if !ok || e.Held != "" && rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e) {
 		return nil
@@ -341,7 +337,7 @@ func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ..
 	return r.toServers(c, rt.Settings().One(e.Server))
 }
 
-func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
+func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) interceptor.Handler {
 	name, _ := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
 	if h := rt.toPrompt(r, c, name, "name"); h != nil {
@@ -364,7 +360,7 @@ func (rt *Router) unknownResource(s *Session, uri string) error {
 var errUnknownRef = invalidParams("params.ref names no prompt or resource template that there is")
 
 // handlerOfResource finds the handler of a method that names a resource by its URI.
-func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
+func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) interceptor.Handler {
 	uri, _ := rawjson.GetString(c.Target.Params, "uri")
 	c.Target.Name, c.Target.Metered = uri, true
 	if uri == "" {
@@ -377,13 +373,13 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	switch c.Target.Method {
 	case "resources/subscribe":
 		r.toServers(c, owners)
-		return (*request).subscribe
+		return r.subscribe
 	case "resources/unsubscribe":
 		if one := rt.Settings().One(r.s.subscribed.owner(uri)); one != nil {
 			owners = one
 		}
 		r.toServers(c, owners)
-		return (*request).unsubscribe
+		return r.unsubscribe
 	}
 	return r.toServers(c, owners)
 }
@@ -404,7 +400,7 @@ func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstr
 // handlerOfCompletion finds the handler of the prompt or resource template that a
 // completion/complete refers to. The type of the reference says which, to the policy too: a
 // reference that has both names is refused, for a server may look at either.
-func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
+func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) interceptor.Handler {
 	c.Target.Metered = true
 	kind, _ := rawjson.GetString(c.Target.Params, "ref", "type")
 	own, other := "name", "uri"
@@ -440,7 +436,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 // handlerOfOther finds the handler of methods that foldgate does not know, and of tasks. A task
 // belongs to the server that made it; anything else goes to each server in turn until one knows
 // the method.
-func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
+func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) interceptor.Handler {
 	st := rt.Settings()
 	owners := st.Servers
 	c.Target.Metered = true // a model may read the answer
@@ -452,7 +448,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 		// No server is asked for the task of a branch that is gone or another principal's.
 		if rt.Tools.HasTask(c, id) || own && t.server == "" && folding.IsBranchID(id) {
 			c.Target.Name, c.Target.Control = "branch_create", true
-			return (*request).callOwnTool
+			return r.callOwnTool
 		}
 		if one := st.One(t.server); one != nil {
 			owners = one
@@ -472,13 +468,13 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	switch {
 	case c.Target.Method == "tasks/list" && !r.s.Era.TypedResults && (own || len(owners) > 1):
 		r.enter(owners)
-		return func(r *request, ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			return r.answerTaskList(ctx, c, own)
 		}
 	case len(owners) > 0:
 		return r.toServers(c, owners)
 	case own && named:
-		return (*request).callOwnTool
+		return r.callOwnTool
 	}
 	return refuse(methodNotFound(rt.echo(c.Target.Method)))
 }
@@ -489,19 +485,19 @@ func methodNotFound(method string) error {
 
 // toServers returns the handler that asks servers, and notes them on the request and the call. A
 // single server is the target; of several, the strictest policy holds.
-func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) handler {
+func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) interceptor.Handler {
 	if len(servers) == 0 { // removed since its name was looked up
 		return refuse(errRemoved())
 	}
 	r.enter(servers)
 	if len(servers) == 1 {
 		c.Target.Server, c.Target.To = servers[0].Key, servers[0].Name
-		return (*request).askServers
+	} else {
+		for _, srv := range servers {
+			c.Target.Candidates = append(c.Target.Candidates, srv.Key)
+		}
 	}
-	for _, srv := range servers {
-		c.Target.Candidates = append(c.Target.Candidates, srv.Key)
-	}
-	return (*request).askServers
+	return r.askServers
 }
 
 // errRemoved refuses a call to a server that a reload removed.
