@@ -129,29 +129,25 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, path st
 		return Caller{}, a.unknown(len(values) > 0)
 	}
 	now := time.Now()
-	if t := a.find(token); t != nil {
-		if !t.Expires.IsZero() && !now.Before(t.Expires) {
-			return Caller{}, failed("principals", "the token of %s ended at %s: ask the operator for a new one", t.Principal, t.Expires.UTC().Format(time.RFC3339))
-		}
-		return a.admit(Caller{Identity: interceptor.Identity{Principal: t.Principal}, Expires: t.Expires})
-	}
-	if len(a.issuers) == 0 || strings.Count(token, ".") != 2 {
+	var c Caller
+	switch t := a.find(token); {
+	case t != nil && !t.Expires.IsZero() && !now.Before(t.Expires):
+		return Caller{}, failed("principals", "the token of %s ended at %s: ask the operator for a new one", t.Principal, t.Expires.UTC().Format(time.RFC3339))
+	case t != nil:
+		c.Principal, c.Expires = t.Principal, t.Expires
+	case len(a.issuers) == 0 || strings.Count(token, ".") != 2:
 		return Caller{}, a.unknown(true)
+	default:
+		var f *Failure
+		if c, f = a.verify(ctx, token, path, now); f != nil {
+			return Caller{}, f
+		}
 	}
-	c, f := a.verify(ctx, token, path, now)
-	if f != nil {
-		return Caller{}, f
-	}
-	if c, f = a.admit(c); f == nil {
-		a.held.put(c, token)
-	}
-	return c, f
-}
-
-// admit refuses a caller who is revoked.
-func (a *Authenticator) admit(c Caller) (Caller, *Failure) {
 	if a.revoked(c.Principal) {
 		return Caller{}, failed("token_revoked", "the operator has revoked the access of this principal")
+	}
+	if c.Issuer != "" {
+		a.held.put(c, token)
 	}
 	return c, nil
 }
