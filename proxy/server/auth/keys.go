@@ -69,7 +69,7 @@ func newKeys(issuer, jwks string, log *slog.Logger) *keys {
 func (k *keys) find(ctx context.Context, kid string) (jwk.Key, error) {
 	k.mu.Lock()
 	key, age := k.lookup(kid), time.Since(k.fetched)
-	if k.set != nil && age > keysUsable {
+	if age > keysUsable {
 		key = nil
 	}
 	if (key == nil || age > keysFresh) && k.running == nil && time.Since(k.barren) >= refetch {
