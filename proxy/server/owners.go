@@ -46,7 +46,7 @@ func (srv *HTTP) elsewhere(w http.ResponseWriter, r *http.Request, from sender, 
 		w.Header().Set("Connection", "close") // the next request shall go to another replica
 	}
 	// A name that no replica has says nothing: hosts invent ids, such as ses_agent_1.
-	claims := slices.DeleteFunc(claimsOf(r, from, req, body), func(c claim) bool { return !set.Known(c.replica) })
+	claims := slices.DeleteFunc(claimsOf(r.Header.Get(wire.HeaderSession), from, req, body), func(c claim) bool { return !set.Known(c.replica) })
 	to := replicas.Target{Principal: from.Principal}
 	for _, c := range claims {
 		if to.Replica == "" {
@@ -111,23 +111,22 @@ const (
 )
 
 // claimsOf returns the ids of a request that name a replica: of sessions first, then of branches, of stored
-// results, of a task, and of a suspended call. Those of a batch are in the order of its messages.
-func claimsOf(r *http.Request, from sender, req *Request, body []byte) (all []claim) {
+// results, of a task, and of a suspended call. Those of a batch are in the order of its messages. session is the
+// one that the header names.
+func claimsOf(session string, from sender, req *Request, body []byte) (all []claim) {
 	add := func(kind, begins, id string) {
 		if name, _, _ := replicaid.Cut(begins, id); name != "" && len(all) < maxClaims {
 			all = append(all, claim{kind, id, name})
 		}
 	}
 	if req == nil || req.Msg.Method != wire.MethodInitialize { // which opens another session
-		add(kindSession, "ses_", r.Header.Get(wire.HeaderSession))
+		add(kindSession, "ses_", session)
 	}
 	if req == nil {
 		if add(kindBranch, "br_", from.branch); rawjson.Valid(body, wire.MaxDepth) {
-			head := r.Clone(r.Context())
-			head.Header = http.Header{} // its session is there already
 			for v := range rawjson.Elements(body) {
 				if m, err := wire.ParseMessage(v); err == nil && len(all) < maxClaims {
-					all = append(all, claimsOf(head, from, NewRequest(m), nil)...)
+					all = append(all, claimsOf("", from, NewRequest(m), nil)...) // its session is there already
 				}
 			}
 		}
