@@ -264,7 +264,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
 		Log: g.log, Access: func() *server.Access { return &g.settings.Load().access },
-		Ready: g.ready, CheckParams: g.router.CheckHeaders, Control: g.controlOf, Replicas: set,
+		Ready: g.ready, Control: g.controlOf, Replicas: set,
 	})
 	grace := shutdownWait
 	if set != nil {

@@ -576,9 +576,9 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 }
 
 // CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not repeat its
-// arguments.
-func (rt *Router) CheckHeaders(id interceptor.Identity, r *server.Request, h http.Header) *wire.Error {
-	group := upstream.Group{Principal: id.Principal, Capabilities: wire.ReadCapabilities(r.Meta.ClientCapabilities)}
+// arguments. It implements [server.Router].
+func (rt *Router) CheckHeaders(r *server.Request, h http.Header) *wire.Error {
+	group := upstream.Group{Principal: r.Identity.Principal, Capabilities: wire.ReadCapabilities(r.Meta.ClientCapabilities)}
 	lists := rt.listsOf(group)
 	if r.Msg.Method != "tools/call" || lists == nil {
 		return nil
@@ -588,6 +588,6 @@ func (rt *Router) CheckHeaders(id interceptor.Identity, r *server.Request, h htt
 		return nil
 	}
 	name, _ := rawjson.GetString(r.Msg.Params, "name")
-	e, _ := tools.For(rt.Settings().Config.Complete(id)).Lookup(name)
+	e, _ := tools.For(rt.Settings().Config.Complete(r.Identity)).Lookup(name)
 	return catalog.CheckHeaders(e.Headers, r.Msg.Params, h)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 type fakeRouter struct {
 	onServe  func(ctx context.Context, ex *Request) wire.Message
 	onNotify func(m wire.Message)
+	onCheck  func(h http.Header) *wire.Error // nil: all headers are right
 
 	mu       sync.Mutex
 	peers    []Peer
@@ -55,6 +57,13 @@ func (c *fakeRouter) Open(p Peer) Session {
 	defer c.mu.Unlock()
 	c.peers = append(c.peers, p)
 	return &fakeSession{c}
+}
+
+func (c *fakeRouter) CheckHeaders(_ *Request, h http.Header) *wire.Error {
+	if c.onCheck == nil {
+		return nil
+	}
+	return c.onCheck(h)
 }
 
 func (*fakeRouter) Rejected(Rejection) {}

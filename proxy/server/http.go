@@ -61,9 +61,6 @@ type HTTPOptions struct {
 	MaxSessions int
 	// Access returns who may use the server now; nil: all clients that can reach it.
 	Access func() *Access
-	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
-	// tool, as the caller sees it; nil: no check.
-	CheckParams func(id interceptor.Identity, req *Request, h http.Header) *wire.Error
 	// Control returns what answers a caller's request below ControlPath, which it gets without that
 	// prefix; nil if the caller may not make it. Without Control there are no such paths.
 	Control func(id interceptor.Identity, r *http.Request) http.Handler

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -21,7 +20,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
 		return
 	}
-	if fault := srv.checkModern(from.Identity, r.Header, req); fault != nil {
+	if fault := srv.checkModern(r.Header, req); fault != nil {
 		status := statusOf(fault.Code)
 		if status == http.StatusOK {
 			status = http.StatusBadRequest
@@ -81,7 +80,7 @@ func statusOf(code int) int {
 
 // checkModern applies the rules for headers and _meta, in the order that tells most: a missing
 // member, a difference to the body, an unsupported value.
-func (srv *HTTP) checkModern(id interceptor.Identity, h http.Header, req *Request) *wire.Error {
+func (srv *HTTP) checkModern(h http.Header, req *Request) *wire.Error {
 	m := req.Msg
 	version, fault := single(h, wire.HeaderVersion)
 	if fault != nil {
@@ -104,10 +103,7 @@ func (srv *HTTP) checkModern(id interceptor.Identity, h http.Header, req *Reques
 	if fault := checkStandardHeaders(h, m); fault != nil {
 		return fault
 	}
-	if srv.opts.CheckParams != nil {
-		return srv.opts.CheckParams(id, req, h)
-	}
-	return nil
+	return srv.router.CheckHeaders(req, h)
 }
 
 // checkStandardHeaders compares Mcp-Method and Mcp-Name with the body. They let intermediaries

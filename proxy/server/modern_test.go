@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,12 +29,13 @@ func TestModernRules(t *testing.T) {
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startServer(t, c, HTTPOptions{CheckParams: func(_ interceptor.Identity, _ *Request, h http.Header) *wire.Error {
+	c.onCheck = func(h http.Header) *wire.Error {
 		if h.Get("Mcp-Param-Bad") != "" {
 			return &wire.Error{Code: wire.CodeHeaderMismatch, Message: "bad param"}
 		}
 		return nil
-	}})
+	}
+	_, url := startServer(t, c, HTTPOptions{})
 	raw := func(body string, headers ...string) *http.Request {
 		return hostRequest(t, "POST", url, body, headers...)
 	}

@@ -83,6 +83,9 @@ type Router interface {
 	// Open starts a session. A server opens one for each legacy HTTP session (at initialize), for
 	// each modern HTTP request, and on stdio for each era and set of capabilities, when it is first used.
 	Open(p Peer) Session
+	// CheckHeaders refuses a modern request whose Mcp-Param-* headers do not repeat its arguments, as
+	// its sender sees the tool.
+	CheckHeaders(r *Request, h http.Header) *wire.Error
 	// Rejected is told of a message that the server rejected before it reached a session.
 	Rejected(r Rejection)
 }
