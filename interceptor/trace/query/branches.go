@@ -143,10 +143,7 @@ func (x *Index) branch(ctx context.Context, context int64) (b Branch, err error)
 	defer func() { lines.file.Close() }()
 	var path, principal []byte
 	var row branchRow
-	into := []any{&path, &principal, &row.opened, &row.closed, &row.last}
-	for _, v := range row.branchSums.fields() {
-		into = append(into, v)
-	}
+	into := append([]any{&path, &principal, &row.opened, &row.closed, &row.last}, row.branchSums.fields()...)
 	var opened, closed, last int64
 	for err := range sqlitedb.Rows(ctx, db, into, "SELECT (SELECT value FROM word WHERE id = context), coalesce((SELECT value FROM word WHERE id = principal), x''), opened, closed, last, "+strings.Join(branchNames, ", ")+" FROM branch WHERE context = ? ORDER BY segment", context) {
 		if err != nil {

@@ -30,16 +30,22 @@ type Sums struct {
 
 var sumNames = []string{"records", "calls", "errors", "blocked", "scrubbed", "tokens_in", "delivered", "saved", "answers", "us"}
 
-func (s *Sums) fields() [10]*int64 {
-	return [10]*int64{&s.Records, &s.Calls, &s.Errors, &s.Blocked, &s.Scrubbed, &s.In, &s.Delivered, &s.Saved, &s.Answers, &s.US}
+func (s *Sums) fields() []any {
+	return []any{&s.Records, &s.Calls, &s.Errors, &s.Blocked, &s.Scrubbed, &s.In, &s.Delivered, &s.Saved, &s.Answers, &s.US}
 }
 
 // Add adds the figures of o.
 func (s *Sums) Add(o Sums) {
-	to := s.fields()
-	for i, v := range o.fields() {
-		*to[i] += *v
-	}
+	s.Records += o.Records
+	s.Calls += o.Calls
+	s.Errors += o.Errors
+	s.Blocked += o.Blocked
+	s.Scrubbed += o.Scrubbed
+	s.In += o.In
+	s.Delivered += o.Delivered
+	s.Saved += o.Saved
+	s.Answers += o.Answers
+	s.US += o.US
 }
 
 func sumsOf(r *trace.Record) Sums {
@@ -101,8 +107,8 @@ type branchSums struct{ Records, Calls, Errors, Delivered, Used, Budget int64 }
 
 var branchNames = []string{"records", "calls", "errors", "delivered", "used", "budget"}
 
-func (b *branchSums) fields() [6]*int64 {
-	return [6]*int64{&b.Records, &b.Calls, &b.Errors, &b.Delivered, &b.Used, &b.Budget}
+func (b *branchSums) fields() []any {
+	return []any{&b.Records, &b.Calls, &b.Errors, &b.Delivered, &b.Used, &b.Budget}
 }
 
 func newTally() tally {
@@ -182,10 +188,7 @@ func (t *tally) save(ctx context.Context, tx *sql.Tx, segment int64, number func
 			}
 			row = append(row, id)
 		}
-		row = append(row, k.start, segment)
-		for _, v := range s.fields() {
-			row = append(row, *v)
-		}
+		row = append(append(row, k.start, segment), s.fields()...)
 		if _, err := add.ExecContext(ctx, row...); err != nil {
 			return err
 		}
@@ -205,10 +208,7 @@ func (t *tally) save(ctx context.Context, tx *sql.Tx, segment int64, number func
 		if err != nil {
 			return err
 		}
-		row := []any{path, segment, principal, b.opened, b.closed, b.last}
-		for _, v := range b.branchSums.fields() {
-			row = append(row, *v)
-		}
+		row := append([]any{path, segment, principal, b.opened, b.closed, b.last}, b.branchSums.fields()...)
 		if _, err := keep.ExecContext(ctx, row...); err != nil {
 			return err
 		}
@@ -328,9 +328,7 @@ func (x *Index) sums(ctx context.Context, by []string, query string, args []any)
 			into = append(into, &names[i])
 		}
 	}
-	for _, v := range sums.fields() {
-		into = append(into, v)
-	}
+	into = append(into, sums.fields()...)
 	for err := range sqlitedb.Rows(ctx, x.database(), into, query, args...) {
 		if err != nil {
 			return nil, err

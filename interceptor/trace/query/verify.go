@@ -111,15 +111,9 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 	var blocks, postingsRead uint64 // sums of what the records give, less what the tables have
 	var total totalSum
 	var key [len(totalFields)]int64 // the words of a total
-	totals := []any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &n}
-	for _, v := range total.fields() {
-		totals = append(totals, v)
-	}
+	totals := append([]any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &n}, total.fields()...)
 	var branch branchSum
-	branches := []any{&key[0], &n, &key[1], &branch.opened, &branch.closed, &branch.last}
-	for _, v := range branch.branchSums.fields() {
-		branches = append(branches, v)
-	}
+	branches := append([]any{&key[0], &n, &key[1], &branch.opened, &branch.closed, &branch.last}, branch.branchSums.fields()...)
 	sumBlock := func(b blockRow) {
 		if b.id = 0; b.count > 0 {
 			blocks += maphash.Comparable(c.seed, b)
