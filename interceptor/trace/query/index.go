@@ -129,6 +129,7 @@ type Index struct {
 	dir       string
 	path      string // of the database
 	temporary bool   // Close removes it
+	instance  string // of its records, if it is one of several in a Set
 
 	mu       sync.Mutex // held while the index is extended; guards the fields below
 	db       *sql.DB

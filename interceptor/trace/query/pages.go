@@ -23,11 +23,12 @@ type Set []*Index
 
 // OpenAll opens the indexes of the journals in dirs.
 func OpenAll(ctx context.Context, dirs []string) (s Set, err error) {
-	for _, dir := range dirs {
+	for i, dir := range dirs {
 		x, err := Open(ctx, dir)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
+		x.instance = instanceOf(dirs, i)
 		s = append(s, x)
 	}
 	return s, nil
@@ -121,9 +122,8 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 		if err != nil {
 			return p, err
 		}
-		instance := s.instance(i)
 		for _, h := range parts[i].hits {
-			h.record.Instance = instance
+			h.record.Instance = x.instance
 		}
 	}
 	p.Partial = slices.ContainsFunc(parts, func(part found) bool { return part.partial })
@@ -422,28 +422,18 @@ func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace
 // Show is [Index.Show] for the first index that has the message. It sets the Instance of the records.
 func (s Set) Show(ctx context.Context, id string) (g *Graph, err error) {
 	err = ErrNotFound
-	for i, x := range s {
+	for _, x := range s {
 		if g, err = x.Show(ctx, id); errors.Is(err, ErrNotFound) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		instance := s.instance(i)
 		for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
-			r.Instance = instance
+			r.Instance = x.instance
 		}
 		return g, nil
 	}
 	return nil, err
-}
-
-// instance returns the Instance of the records of one of the journals.
-func (s Set) instance(journal int) string {
-	var dirs []string
-	for _, x := range s {
-		dirs = append(dirs, x.dir)
-	}
-	return instanceOf(dirs, journal)
 }
 
 // Values returns at most limit values that records have of context, kind, session, principal, server,
