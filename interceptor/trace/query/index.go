@@ -113,8 +113,8 @@ CREATE INDEX branch_open ON branch (opened) WHERE opened > 0 AND closed = 0;
 CREATE INDEX branch_used ON branch (used) WHERE used > 0;
 CREATE INDEX branch_principal ON branch (principal, opened) WHERE opened > 0;`
 
-// before removes the tables of earlier schemas.
-const before = `DROP TABLE IF EXISTS segment; DROP TABLE IF EXISTS word; DROP TABLE IF EXISTS record; DROP TABLE IF EXISTS link;
+// dropTables removes the tables of earlier schemas.
+const dropTables = `DROP TABLE IF EXISTS segment; DROP TABLE IF EXISTS word; DROP TABLE IF EXISTS record; DROP TABLE IF EXISTS link;
 DROP TABLE IF EXISTS block; DROP TABLE IF EXISTS posting; DROP TABLE IF EXISTS total; DROP TABLE IF EXISTS branch;`
 
 const (
@@ -197,7 +197,7 @@ func RemoveIndex(dir string) (err error) {
 }
 
 var options = sqlitedb.Options{
-	Migrations: []string{"", "", "", before + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
+	Migrations: []string{"", "", "", dropTables + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
 }
 

@@ -63,9 +63,9 @@ const (
 // PageQuery asks for a part of the records that a filter selects.
 type PageQuery struct {
 	Filter Filter
-	Order  string // "" is Newest
-	After  string // Page.Next of the page before; "" is the first page
-	Size   int
+	Order  string        // "" is Newest
+	After  string        // Page.Next of the page before; "" is the first page
+	Size   int           // at least 1
 	Wait   time.Duration // bounds the search
 }
 
@@ -104,7 +104,7 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 	if err := q.Filter.Validate(); err != nil {
 		return p, err
 	}
-	q.Order, q.Size = cmp.Or(q.Order, Newest), cmp.Or(q.Size, 50)
+	q.Order = cmp.Or(q.Order, Newest)
 	after, err := s.after(q)
 	if err != nil {
 		return p, err

@@ -46,7 +46,7 @@ func (c *Counts) add(r *trace.Record) {
 	if a.IsError {
 		c.Errors++
 	}
-	if a.Decision != nil && a.Decision.Result == trace.Blocked {
+	if r.Blocked() {
 		c.Blocked++
 	}
 	if t := a.Tokens; t != nil {

@@ -1,7 +1,6 @@
 package render
 
 import (
-	"encoding/json"
 	"io"
 	"iter"
 	"slices"
@@ -86,13 +85,11 @@ func writeMemories(w io.Writer, records iter.Seq[*trace.Record]) error {
 			m.Evidence = append(m.Evidence, r.ID)
 		}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
 	for _, m := range order {
 		if m.Description == "" || strings.TrimSpace(m.Lesson) == "" || m.Reason != "" && !slices.Contains(lessons, m.Reason) {
 			continue
 		}
-		if err := enc.Encode(m); err != nil {
+		if _, err := w.Write(append(rawjson.Marshal(m), '\n')); err != nil {
 			return err
 		}
 	}
