@@ -46,7 +46,7 @@ func (v *invariants) check(r *Record, fault func(code, format string, args ...an
 	if _, dup := v.ids[key]; dup {
 		fault(FaultDuplicateID, "record %d: id %s was used before", r.Seq, r.ID)
 	}
-	v.ids[key] = v.mark(r.Context, isRequest(kind))
+	v.ids[key] = v.mark(r.Context, strings.HasPrefix(kind, "mcp/request"))
 	if r.Context != "" {
 		v.branch(r, kind, fault)
 	}
@@ -67,10 +67,6 @@ func (v *invariants) mark(context string, request bool) uint64 {
 		mark--
 	}
 	return mark
-}
-
-func isRequest(kind string) bool {
-	return strings.HasPrefix(kind, "mcp/request") || strings.HasPrefix(kind, "mcp/proposal")
 }
 
 // branch checks a record of a context that was opened by a push. Other contexts have no rules.
@@ -113,7 +109,7 @@ func (v *invariants) tooLate(r *Record, kind string, p contextpath.Path, fault f
 	switch {
 	case kind == KindReflection || kind == KindConclusion:
 		fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
-	case isRequest(kind):
+	case strings.HasPrefix(kind, "mcp/request"):
 		v.tardy[v.key(r.ID)] = struct{}{}
 	case strings.HasPrefix(kind, "mcp/response"):
 		a := r.AuditOrEmpty()

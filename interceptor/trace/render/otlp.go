@@ -179,7 +179,7 @@ func otlpAttributes(r *trace.Record, a trace.Audit) []otlpAttr {
 			out = append(out, attr(key, value))
 		}
 	}
-	if strings.HasPrefix(r.Kind, "mcp/request") || strings.HasPrefix(r.Kind, "mcp/proposal") {
+	if strings.HasPrefix(r.Kind, "mcp/request") {
 		text("mcp.method.name", methodOf(r))
 	}
 	if a.Tool != "" {
