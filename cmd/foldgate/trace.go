@@ -464,7 +464,7 @@ func assign(ctx context.Context, dirs []string, anchors []trace.Anchor) (held []
 next:
 	for _, a := range anchors {
 		for i, dir := range dirs {
-			for r, err := range query.Scan(ctx, dir, query.Filter{Journal: true, Seq: trace.Span{a.Seq, a.Seq}}) {
+			for r, err := range query.Scan(ctx, dir, query.Filter{Journal: true, Seq: trace.Range{a.Seq, a.Seq}}) {
 				if err != nil {
 					return nil, nil, err
 				}

@@ -11,16 +11,16 @@ import (
 	"slices"
 )
 
-// Span is the numbers of records that follow each other: the first and the last.
-type Span [2]uint64
+// Range is the numbers of records that follow each other: the first and the last.
+type Range [2]uint64
 
-// addSeq returns spans, which ascend, with one number more.
-func addSeq(spans []Span, seq uint64) []Span {
-	if n := len(spans); n > 0 && seq <= spans[n-1][1]+1 {
-		spans[n-1][1] = max(spans[n-1][1], seq)
-		return spans
+// addSeq returns ranges, which ascend, with one number more.
+func addSeq(ranges []Range, seq uint64) []Range {
+	if n := len(ranges); n > 0 && seq <= ranges[n-1][1]+1 {
+		ranges[n-1][1] = max(ranges[n-1][1], seq)
+		return ranges
 	}
-	return append(spans, Span{seq, seq})
+	return append(ranges, Range{seq, seq})
 }
 
 // Erasable reports whether [Journal.Erase] can erase the record's payload. It can't erase those of
@@ -29,8 +29,8 @@ func (r *Record) Erasable() bool {
 	return r.Digest != "" && len(r.Payload) > 0 && r.Kind != KindJournal
 }
 
-// spansAtOnce bounds the spans of one record about an erasure.
-const spansAtOnce = 20_000
+// rangesAtOnce bounds the ranges of one record about an erasure.
+const rangesAtOnce = 20_000
 
 // Erase removes the payloads and salts of the records with these numbers, as far as there are such
 // records and they are [Record.Erasable]. Hashes stay what they are, so the chain stays provable. The
@@ -84,16 +84,16 @@ func (j *Journal) announce(seqs []uint64, by string) (present []uint64, names []
 	if seqs = seqs[:after]; after == 0 {
 		return nil, nil, nil
 	}
-	var spans []Span
+	var ranges []Range
 	for _, seq := range seqs {
-		spans = addSeq(spans, seq)
+		ranges = addSeq(ranges, seq)
 	}
 	if open, _ := SegmentSeq(j.name); seqs[len(seqs)-1] >= open { // only whole files are rewritten
 		if err := j.rotate(); err != nil {
 			return nil, nil, err
 		}
 	}
-	for some := range slices.Chunk(spans, spansAtOnce) {
+	for some := range slices.Chunk(ranges, rangesAtOnce) {
 		if err := j.note(Event{Event: EventErased, Erased: some, By: by}); err != nil {
 			return nil, nil, err
 		}
@@ -158,8 +158,8 @@ func (j *Journal) replace(path, tmp string) error {
 
 // unannounced returns the first of the erased records that no record about an erasure names, 0 for
 // none. erased ascend.
-func unannounced(erased, announced []Span) uint64 {
-	announced = slices.SortedFunc(slices.Values(announced), func(a, b Span) int { return cmp.Compare(a[0], b[0]) })
+func unannounced(erased, announced []Range) uint64 {
+	announced = slices.SortedFunc(slices.Values(announced), func(a, b Range) int { return cmp.Compare(a[0], b[0]) })
 	i, reach := 0, uint64(0)
 	for _, s := range erased {
 		for next := s[0]; ; next = reach + 1 {
@@ -177,9 +177,9 @@ func unannounced(erased, announced []Span) uint64 {
 	return 0
 }
 
-// count returns how many numbers are in spans.
-func count(spans []Span) (n uint64) {
-	for _, s := range spans {
+// count returns how many numbers are in ranges.
+func count(ranges []Range) (n uint64) {
+	for _, s := range ranges {
 		n += s[1] - s[0] + 1
 	}
 	return n

@@ -414,12 +414,12 @@ func bare(line []byte) []byte {
 func TestUnannounced(t *testing.T) {
 	const most = ^uint64(0)
 	for _, c := range []struct {
-		erased, announced []Span
+		erased, announced []Range
 		want              uint64
 	}{
-		{nil, nil, 0}, {[]Span{{3, 3}}, nil, 3}, {[]Span{{3, 5}}, []Span{{3, 4}}, 5}, {[]Span{{3, 5}}, []Span{{5, 9}, {1, 4}}, 0},
-		{[]Span{{3, 5}, {8, 8}}, []Span{{1, 5}}, 8}, {[]Span{{3, 5}, {8, 8}}, []Span{{1, 9}}, 0}, {[]Span{{3, 5}}, []Span{{4, 9}}, 3},
-		{[]Span{{1, most}}, []Span{{1, most}}, 0}, {[]Span{{1, 2}, {most, most}}, []Span{{0, most}}, 0}, {[]Span{{2, 3}}, []Span{{9, 1}}, 2},
+		{nil, nil, 0}, {[]Range{{3, 3}}, nil, 3}, {[]Range{{3, 5}}, []Range{{3, 4}}, 5}, {[]Range{{3, 5}}, []Range{{5, 9}, {1, 4}}, 0},
+		{[]Range{{3, 5}, {8, 8}}, []Range{{1, 5}}, 8}, {[]Range{{3, 5}, {8, 8}}, []Range{{1, 9}}, 0}, {[]Range{{3, 5}}, []Range{{4, 9}}, 3},
+		{[]Range{{1, most}}, []Range{{1, most}}, 0}, {[]Range{{1, 2}, {most, most}}, []Range{{0, most}}, 0}, {[]Range{{2, 3}}, []Range{{9, 1}}, 2},
 	} {
 		if got := unannounced(c.erased, c.announced); got != c.want {
 			t.Errorf("unannounced(%v, %v) = %d, want %d", c.erased, c.announced, got, c.want)

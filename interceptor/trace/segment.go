@@ -37,7 +37,7 @@ type Event struct {
 	Expected    *Anchor   `json:"expected,omitempty"`    // the last record according to the head file
 	Found       *Anchor   `json:"found,omitempty"`       // the last record in the segments
 	First       *FirstRef `json:"first,omitempty"`       // the oldest segment after retention
-	Erased      []Span    `json:"erased,omitempty"`      // the records with payloads that are about to be erased
+	Erased      []Range   `json:"erased,omitempty"`      // the records with payloads that are about to be erased
 	By          string    `json:"by,omitempty"`          // who erases them
 }
 

@@ -94,7 +94,7 @@ type verifier struct {
 	at       uint64          // seq of the line being checked, 0 if unknown
 	seq      uint64          // of the line before
 	hashes   [2]string       // of the line before: the claimed one and the actual one
-	erased   [2][]Span       // the records without their payloads, and those that records about erasures name
+	erased   [2][]Range      // the records without their payloads, and those that records about erasures name
 	missing  uint64          // the first record without its payload that no record about an erasure names, 0 for none
 	anchored bool            // the head's record was passed
 	copied   map[Anchor]bool // anchors of the auditor whose records were passed

@@ -44,7 +44,7 @@ func filterOf(q url.Values) (f query.Filter, err error) {
 			}
 		case *time.Time:
 			*at, err = query.ParseTime(value, time.Now().UTC())
-		case *trace.Span:
+		case *trace.Range:
 			err = f.ParseSeq(value)
 		}
 		if err != nil {

@@ -30,7 +30,7 @@ func Export(ctx context.Context, w io.Writer, dir string, f Filter) error {
 	at := place{segment: segmentSeq(trace.SegmentOf(names, selected.Seq))}
 	out := bufio.NewWriterSize(w, 64<<10)
 	var failed error
-	all := Filter{Journal: true, Seq: trace.Span{selected.Seq, math.MaxUint64}}
+	all := Filter{Journal: true, Seq: trace.Range{selected.Seq, math.MaxUint64}}
 	err = at.scan(ctx, dir, all, time.Time{}, place{}, func(r *trace.Record) bool {
 		if more && r.ID == selected.ID && r.Hash == selected.Hash {
 			selected, failed, more = next()

@@ -7,7 +7,7 @@ type Field struct {
 	Flag  string // what the flag means
 	Form  string // what the field means; "" for a flag that the form does not have
 	Often bool   // the form shows it before the others
-	// At returns the condition in a filter: a *string, *[]string, *bool, *int, *time.Time or *trace.Span.
+	// At returns the condition in a filter: a *string, *[]string, *bool, *int, *time.Time or *trace.Range.
 	At func(*Filter) any
 }
 

@@ -30,8 +30,8 @@ type Filter struct {
 	Type        string
 	Conclusions bool // of contexts
 
-	ID  string     // an envelope id
-	Seq trace.Span // numbers of records, from the first to the last; zero is any
+	ID  string      // an envelope id
+	Seq trace.Range // numbers of records, from the first to the last; zero is any
 	// Correlates selects records that correlate to this envelope id or context;
 	// "rpc:42" selects those that carry the JSON-RPC id 42 on either side.
 	Correlates string
