@@ -19,7 +19,6 @@ import (
 type Workflows struct {
 	Engine   *workflow.Engine
 	Recorder *Recorder
-	Boundary *Boundary
 	Log      *slog.Logger
 }
 
@@ -100,11 +99,7 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	s.step, s.err = w.Engine.Plan(ctx, workflow.Request{
 		Rule: s.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Host: w.Recorder.short(c.Origin.From), ID: s.Handle,
 		NativeID: cmp.Or(s.Native, roundTrip(c.Target.Params)), Arguments: c.Target.Arguments,
-		Secret: func(text string) bool {
-			m := Message{Text: text, Always: true}
-			w.Boundary.Inbound(ctx, &m)
-			return m.Verdict != Passed
-		},
+		Secret: w.Recorder.Secret,
 	})
 	if s.err != nil {
 		return

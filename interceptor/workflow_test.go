@@ -172,7 +172,7 @@ func TestExpiredAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	boundary := &Boundary{scrubber, testPolicy{}.of}
-	w := &Workflows{Engine: open(), Recorder: &Recorder{Journal: journal, Boundary: boundary, Payload: true}, Boundary: boundary}
+	w := &Workflows{Engine: open(), Recorder: &Recorder{Journal: journal, Boundary: boundary, Payload: true}}
 	origin := Origin{From: "host:agent#ses_1", Session: "ses_1", Identity: Identity{Principal: "ada"}}
 	for _, id := range []string{"", "agent:job-7.1"} {
 		c := &Call{Origin: origin, Target: Target{Method: "tools/call", Workflow: &WorkflowStep{Rule: rules.Find("s", "open"), Handle: id}}}

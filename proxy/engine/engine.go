@@ -268,7 +268,7 @@ func (e *Engine) openWorkflows(lifetime context.Context) error {
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
-	e.Workflows = &interceptor.Workflows{Engine: engine, Recorder: e.Recorder, Boundary: e.Boundary, Log: e.Log}
+	e.Workflows = &interceptor.Workflows{Engine: engine, Recorder: e.Recorder, Log: e.Log}
 	if err := engine.Interrupt(lifetime, e.lostSteps); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
