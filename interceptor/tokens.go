@@ -38,21 +38,16 @@ type TokenMeter struct {
 	ImageTokens int // an estimate for an image or audio block: model and pixels decide the real cost
 }
 
-// Arguments counts tool arguments as compact JSON.
-func (tm TokenMeter) Arguments(args json.RawMessage) int {
-	if len(args) == 0 {
-		return 0
-	}
-	return tm.Counter.CountBytes(rawjson.Compact(args))
-}
-
 // request counts what a request brings: the arguments of a tool and the answers to a server's
 // questions, or all of a question itself, which a model or a person reads.
 func (tm TokenMeter) request(c *Call) (n int) {
 	if c.Origin.Direction == FromUpstream {
 		return tm.Sent(c.Target.Method, c.Target.Params, c.Target.Extra)
 	}
-	if n = tm.Arguments(c.Target.Arguments); bytes.Contains(c.Target.Params, []byte(`"inputResponses"`)) {
+	if args := c.Target.Arguments; len(args) > 0 {
+		n = tm.Counter.CountBytes(rawjson.Compact(args))
+	}
+	if bytes.Contains(c.Target.Params, []byte(`"inputResponses"`)) {
 		answers, _ := rawjson.Get(c.Target.Params, "inputResponses")
 		for m := range rawjson.Members(answers) {
 			n += tm.Message(m.Value, nil)
