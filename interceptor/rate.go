@@ -34,7 +34,7 @@ type sender struct{ code, principal, session, server string }
 type rate struct {
 	room    int // bytes, as of at; less than 0 after a large message
 	at      time.Time
-	leftOut map[share]*sum // since the last record of them
+	leftOut map[share]sum // since the last record of them
 }
 
 // share is the part of a sender's messages that belongs to one session, tool and branch: limits count
@@ -61,7 +61,7 @@ func (n *rate) refill(now time.Time) int {
 // MayAsk returns an error if a server may not ask a session one more question, of size bytes. busy
 // refuses it in any case. A record counts those that are refused.
 func (r *Recorder) MayAsk(principal, session, server string, busy bool, size int) error {
-	if r.within(sender{requestsRefused, principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{messages: 1, bytes: int64(size)}) {
+	if r.within(sender{requestsRefused, principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{bytes: int64(size)}) {
 		return nil
 	}
 	return errAsksTooOften
@@ -71,7 +71,7 @@ var errAsksTooOften = fmt.Errorf("too many requests: a server may ask a session 
 
 // mayNote reports whether the rate of its server allows a record for a notification.
 func (r *Recorder) mayNote(n *Notification, m *Message) bool {
-	one := sum{messages: 1, bytes: int64(len(m.Body) + len(m.Extra)), tokens: n.Tokens}
+	one := sum{bytes: int64(len(m.Body) + len(m.Extra)), tokens: n.Tokens}
 	if n.Refused == "" {
 		one.heard = n.Tokens
 	}
@@ -101,22 +101,19 @@ func (r *Recorder) within(who sender, busy bool, cost int, of share, one sum) bo
 		return true
 	}
 	if n.leftOut == nil {
-		n.leftOut = map[share]*sum{}
+		n.leftOut = map[share]sum{}
 	}
-	all := n.leftOut[of]
-	if all == nil && len(n.leftOut) >= maxShares {
+	all, known := n.leftOut[of]
+	if !known && len(n.leftOut) >= maxShares {
 		of = share{}
 		all = n.leftOut[of]
 	}
-	if all == nil {
-		all = &sum{}
-		n.leftOut[of] = all
-	}
-	all.messages += one.messages
+	all.messages++
 	all.bytes += one.bytes
 	all.tokens += one.tokens
 	all.heard += one.heard
 	all.charged += one.charged
+	n.leftOut[of] = all
 	if !r.telling {
 		r.telling = true
 		time.AfterFunc(leftOutEvery, r.TellLeftOut)
@@ -143,7 +140,7 @@ func (r *Recorder) TellLeftOut() {
 }
 
 // leftOut returns the record of messages that have none.
-func (r *Recorder) leftOut(who sender, of share, all *sum) *trace.Record {
+func (r *Recorder) leftOut(who sender, of share, all sum) *trace.Record {
 	rec := &trace.Record{
 		From: "upstream:" + who.server, To: []string{"foldgate"}, Kind: trace.KindWarning, Context: of.context,
 		Payload: rawjson.Marshal(map[string]any{"code": who.code, "count": all.messages, "bytes": all.bytes}),
