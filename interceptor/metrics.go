@@ -87,11 +87,11 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributes(append(base[:len(base):len(base)], more...)...)
 	}
-	t.calls.Add(ctx, 1, with(outcomeKey.String(outcome(c, err, kind))))
+	t.calls.Add(ctx, 1, with(outcomeKey.String(outcome(c, kind))))
 	if c.Origin.Direction == FromHost {
 		t.serverTime.Record(ctx, time.Since(c.began).Seconds(), with(durationLabels(c.Origin.Transport, kind)...))
 	}
-	if reason := refusalReason(c, err); reason != "" {
+	if reason := refusalReason(c); reason != "" {
 		t.refusals.Add(ctx, 1, with(reasonKey.String(reason)))
 	}
 	tokens := func(direction string, n int) {
@@ -228,11 +228,11 @@ func errorType(res *Result, err error) string {
 }
 
 // outcome returns the sum of an error.type for counters.
-func outcome(c *Call, err error, kind string) string {
+func outcome(c *Call, kind string) string {
 	switch {
 	case kind == "":
 		return "ok"
-	case refusalReason(c, err) != "":
+	case refusalReason(c) != "":
 		return "refused"
 	case kind == toolError, kind == "cancelled":
 		return kind
@@ -242,8 +242,8 @@ func outcome(c *Call, err error, kind string) string {
 
 // refusalReason returns why foldgate itself refused or cut a call, one of a fixed few, or "". A
 // server that failed is an error, not a refusal.
-func refusalReason(c *Call, err error) string {
-	if c.Outcome.decide(err); c.Outcome.Decision == trace.ReasonUpstream {
+func refusalReason(c *Call) string {
+	if c.Outcome.Decision == trace.ReasonUpstream {
 		return ""
 	}
 	return c.Outcome.Decision

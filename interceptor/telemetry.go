@@ -67,6 +67,7 @@ func (t *Telemetry) Calls() Middleware {
 				}
 			}()
 			res, err = next(ctx, c)
+			c.Outcome.decide(err)
 			kind = errorType(res, err)
 			t.countCall(ctx, c, err, kind)
 			return res, err
@@ -202,7 +203,7 @@ func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 	flag("foldgate.truncated", o.Truncated)
 	flag("foldgate.folded", o.Folded)
 	flag("foldgate.ambiguous", c.Attribution.Ambiguous)
-	if reason := refusalReason(c, err); reason != "" {
+	if reason := refusalReason(c); reason != "" {
 		span.SetAttributes(attribute.String("foldgate.blocked", reason))
 	}
 	setError(span, c.Target.Method, kind, err)
