@@ -20,7 +20,6 @@ type BranchRecords struct {
 	Recorder  *Recorder
 	Counter   *budget.Counter
 	Telemetry *Telemetry  // nil: no spans
-	Dir       string      // of the journal
 	Several   func() bool // whether there are several principals; nil: there are not
 
 	mu   sync.Mutex
@@ -133,7 +132,7 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	rec := r.next(b, trace.KindPop, payload)
 	rec.Audit.OverBudget = b.Reason == folding.ReasonBudgetExhausted
 	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also if payloads are not stored
-	rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: freed}
+	rec.Audit.Tokens = &trace.Tokens{Counter: r.Recorder.Counter, Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: freed}
 	r.Recorder.Note(rec)
 	r.change(b.ID, func(o *openBranch) { *o = openBranch{call: o.call} })
 	r.change(b.ParentID, func(o *openBranch) {
@@ -178,7 +177,7 @@ const clockSlack = time.Second // the largest difference between the times of fi
 // without one.
 func (r *BranchRecords) recordedPush(b folding.Branch) (id, host string) {
 	filter := query.Filter{Since: b.CreatedAt.Add(-clockSlack), Kinds: []string{trace.KindPush}}
-	for rec, err := range query.Recent(context.Background(), r.Dir, filter) {
+	for rec, err := range query.Recent(context.Background(), r.Recorder.Journal.Dir(), filter) {
 		if err != nil {
 			r.Recorder.Log.Warn("the push of a branch was not found in the trace", "branch", b.ID, "err", err)
 			break

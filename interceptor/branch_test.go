@@ -17,13 +17,12 @@ func TestBranchRecordsForget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "trace")
-	j, err := trace.Open(dir, trace.Options{})
+	j, err := trace.Open(filepath.Join(t.TempDir(), "trace"), trace.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer j.Close()
-	r := &BranchRecords{Recorder: &Recorder{Journal: j, Log: slog.New(slog.DiscardHandler)}, Counter: counter, Dir: dir}
+	r := &BranchRecords{Recorder: &Recorder{Journal: j, Log: slog.New(slog.DiscardHandler)}, Counter: counter}
 	repo, err := folding.OpenSQLite(filepath.Join(t.TempDir(), "foldgate.db"))
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 			since = b.CreatedAt
 		}
 	}
-	u, err := readUnfinished(ctx, r.Dir, since.Add(-clockSlack))
+	u, err := readUnfinished(ctx, r.Recorder.Journal.Dir(), since.Add(-clockSlack))
 	if err != nil {
 		return nil, fmt.Errorf("trace: reading what the last process left: %w", err)
 	}

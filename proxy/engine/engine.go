@@ -133,7 +133,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 		e.Telemetry.ByPrincipal = cfg.Budgets.MetricsByPrincipal
 	}
 	e.Records = &interceptor.BranchRecords{
-		Recorder: e.Recorder, Counter: e.Counter, Telemetry: e.Telemetry, Dir: filepath.Join(e.Dir, "trace"),
+		Recorder: e.Recorder, Counter: e.Counter, Telemetry: e.Telemetry,
 		Several: func() bool { return e.Config().PrincipalCount() > 1 },
 	}
 	if e.Results, err = results.Open(filepath.Join(e.Dir, "results.db"), results.Config{
