@@ -128,7 +128,7 @@ func New(o Options) (*Foldgate, error) {
 		return nil, err
 	}
 	if f.engine.Tools != nil {
-		f.engine.Tools.SetRouter(batches{f})
+		f.engine.Tools.SetRouter(batches{})
 	}
 	f.chain, f.close = f.engine.Chain(), sync.OnceValue(f.closeState)
 	go f.engine.Counter.Count("warm") // loading the vocabulary takes a while: the first call should not wait for it

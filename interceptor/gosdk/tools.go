@@ -86,7 +86,7 @@ func (r *request) tool(name string) (*mcp.Tool, error) {
 }
 
 // batches makes the calls of branch_run. It implements [tools.Router].
-type batches struct{ f *Foldgate }
+type batches struct{}
 
 // FindTools implements [tools.Router]. A server in a gateway of its own has no search.
 func (batches) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
