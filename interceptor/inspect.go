@@ -14,10 +14,7 @@ import (
 // of the tool says. Memories have a rule of their own. It logs and records them, and flags or blocks the result.
 func (f *folder) inspect(c *Call, res *Result, rule FoldRule) (*Result, error) {
 	ofTask := c.Target.Method == MethodTaskResult || c.Target.Method == MethodTaskGet
-	if c.Origin.Direction != FromHost || c.Target.Control || !c.ofTool() && !ofTask && c.Target.Method != methodRead {
-		return res, nil
-	}
-	if rule.OnInjection == "" {
+	if rule.OnInjection == "" || c.Origin.Direction != FromHost || c.Target.Control || !c.ofTool() && !ofTask && c.Target.Method != methodRead {
 		return res, nil
 	}
 	found := instructions(res)

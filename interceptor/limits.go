@@ -41,20 +41,19 @@ func (l *Limits) begin(ctx context.Context, c *Call) (*limits.Spend, error) {
 // useOf says who uses what in a call. A stored result that it reads is also a use of the tools that
 // made it.
 func (l *Limits) useOf(c *Call) limits.Use {
-	u := l.Use(&c.Origin, c.Target.Server, c.Tool(), c.Attribution.Branch != nil)
+	u := l.use(&c.Origin, c.Target.Server, c.Tool(), c.Attribution.Branch != nil)
 	for _, t := range c.Outcome.Read.Makers() {
 		u = u.By(t.Server, l.shown(t.Server, t.Tool))
 	}
 	return u
 }
 
-// Use says who uses what, in a branch or in main. tool is the server's own name.
-func (l *Limits) Use(o *Origin, server, tool string, branch bool) limits.Use {
-	u := limits.Use{Principal: o.Principal, Team: o.Team, Session: o.Session, Server: server, Tool: tool, Branch: branch}
+// use says who uses what, in a branch or in main. tool is the server's own name.
+func (l *Limits) use(o *Origin, server, tool string, branch bool) limits.Use {
+	u := limits.Use{Principal: o.Principal, Team: o.Team, Session: o.Session, Server: server, Tool: l.shown(server, tool), Branch: branch}
 	if o.Revision >= l.Stateless {
 		u.Session = ""
 	}
-	u.Tool = l.shown(server, tool)
 	return u
 }
 
@@ -73,7 +72,7 @@ func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch
 	if l == nil || n == 0 {
 		return true, ""
 	}
-	s, err := l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n)
+	s, err := l.Limits.Pay(ctx, l.use(o, server, tool, branch), n)
 	switch _, unavailable := errors.AsType[*limits.UnavailableError](err); {
 	case unavailable || !s.Confirmed():
 		rule = trace.RuleUnavailable
@@ -89,7 +88,7 @@ func (l *Limits) BeginModel(ctx context.Context, c *Call, n int) (*limits.Spend,
 	if l == nil {
 		return nil, nil
 	}
-	u := l.Use(&c.Origin, "", "", c.Attribution.Branch != nil)
+	u := l.use(&c.Origin, "", "", c.Attribution.Branch != nil)
 	u.Model = true
 	spend, err := l.Begin(ctx, u, n)
 	if err != nil {
@@ -103,7 +102,7 @@ func (l *Limits) States(ctx context.Context, o *Origin, branch bool) ([]limits.S
 	if l == nil {
 		return nil, nil
 	}
-	u := l.Use(o, "", "", branch)
+	u := l.use(o, "", "", branch)
 	states, err := l.Status(ctx, u)
 	if err != nil {
 		return states, err
