@@ -58,7 +58,6 @@ var (
 type Journal struct {
 	dir        string
 	opt        Options
-	log        *slog.Logger
 	lock       *os.File
 	maxPayload int // tests set a smaller one
 
@@ -132,7 +131,7 @@ func Open(dir string, o Options) (*Journal, error) {
 	if most := int64(2 << 30); o.RotateBytes > most {
 		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, most)
 	}
-	j := &Journal{dir: dir, opt: o, log: o.Log, maxPayload: maxPayload,
+	j := &Journal{dir: dir, opt: o, maxPayload: maxPayload,
 		dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
 	if err := cmp.Or(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { // #nosec G302: it is a directory
 		return nil, fmt.Errorf("trace directory: %w", err)
@@ -444,7 +443,7 @@ func (j *Journal) retain() {
 		err = cmp.Or(j.removeOldest(names[:gone], names[gone]), err)
 	}
 	if err != nil {
-		j.log.Error("trace retention", "dir", j.dir, "error", err)
+		j.opt.Log.Error("trace retention", "dir", j.dir, "error", err)
 	}
 }
 
@@ -459,7 +458,7 @@ func (j *Journal) expire() {
 	first, err := FirstRecord(filepath.Join(j.dir, j.name))
 	switch {
 	case err != nil:
-		j.log.Error("trace retention", "file", j.name, "error", err)
+		j.opt.Log.Error("trace retention", "file", j.name, "error", err)
 	case first.Seq < j.seq && j.opt.Now().Sub(first.Time()) >= min(j.opt.RetainAge, maxSegmentAge):
 		if err := j.rotate(); err != nil { // it has applied the retention
 			j.setErr(err)
@@ -523,10 +522,10 @@ func lastRecord(path string) (*Record, error) {
 func (j *Journal) removeSegment(name string) {
 	path := filepath.Join(j.dir, name)
 	if err := os.Remove(path); err != nil {
-		j.log.Error("trace retention", "file", name, "error", err)
+		j.opt.Log.Error("trace retention", "file", name, "error", err)
 		return
 	}
-	j.log.Info("trace file removed by retention", "file", name)
+	j.opt.Log.Info("trace file removed by retention", "file", name)
 }
 
 // note writes a record about the journal itself. The caller holds writing or is Open.
@@ -676,7 +675,7 @@ func (j *Journal) setErr(err error) error {
 	}
 	failed := fmt.Errorf("trace journal: %w", err)
 	if j.lastErr.Swap(&failed) == nil {
-		j.log.Error("trace journal does not accept records", "dir", j.dir, "error", failed)
+		j.opt.Log.Error("trace journal does not accept records", "dir", j.dir, "error", failed)
 	}
 	return failed
 }

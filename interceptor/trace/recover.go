@@ -24,7 +24,7 @@ func (j *Journal) recover() error {
 	}
 	h, err := readHead(j.dir)
 	if err != nil { // it must not stop the gateway, nor vanish silently
-		j.log.Error("trace head is unreadable and will be replaced", "dir", j.dir, "error", err)
+		j.opt.Log.Error("trace head is unreadable and will be replaced", "dir", j.dir, "error", err)
 	}
 	if h != nil {
 		names = j.dropRetired(names, h.First)
@@ -71,7 +71,7 @@ func (j *Journal) recover() error {
 		}
 	}
 	for _, e := range events {
-		j.log.Warn("trace journal: "+e.Event, "dir", j.dir, "file", e.File, "bytes", e.Bytes, "expected", e.Expected, "found", e.Found)
+		j.opt.Log.Warn("trace journal: "+e.Event, "dir", j.dir, "file", e.File, "bytes", e.Bytes, "expected", e.Expected, "found", e.Found)
 		if err := j.note(e); err != nil {
 			return fmt.Errorf("trace journal: %w", err)
 		}
@@ -175,7 +175,7 @@ func (j *Journal) dropRetired(names []string, first FirstRef) []string {
 		return names
 	}
 	if found, err := j.firstRef(first.File); err != nil || found != first {
-		j.log.Error("trace retention: files are kept, their successor is not the one that the head names", "dir", j.dir, "file", first.File)
+		j.opt.Log.Error("trace retention: files are kept, their successor is not the one that the head names", "dir", j.dir, "file", first.File)
 		return names
 	}
 	for names[0] != first.File {
