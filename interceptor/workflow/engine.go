@@ -93,7 +93,6 @@ type Request struct {
 
 // Step is a call's place in its workflow. If ID is "", the call belongs to none.
 type Step struct {
-	Rule *Rule
 	// ID is the step's id, Path the ids down to it, Root the id of the workflow.
 	ID, Path, Root string
 	Foreign        string   // the host's own id for the workflow, if it is not Root
@@ -126,7 +125,7 @@ func (s *Step) HostID() string {
 // [ErrRequired] or an error of the database.
 func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 	now := e.now()
-	s := &Step{Rule: r.Rule, Name: r.Rule.Step, Evidence: None, Status: Working, request: r}
+	s := &Step{Name: r.Rule.Step, Evidence: None, Status: Working, request: r}
 	doc := decode(map[string][]byte{"arguments": r.Arguments})
 	s.joins = namedValues(r.Rule.join, doc)
 	at, err := e.resolve(ctx, s, now.UnixMicro())
@@ -199,7 +198,7 @@ func (s *Step) repeat(n *node) {
 	}
 	s.ID, s.Path, s.Root, s.parent, s.Attempt, s.Status = n.id, n.path, n.root, n.parent, n.attempts, n.status
 	s.Name, s.New = n.step, false
-	if s.Rule.Role.acts() {
+	if s.request.Rule.Role.acts() {
 		s.Attempt++
 		s.Status = Working
 	}

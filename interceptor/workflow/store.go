@@ -161,7 +161,7 @@ func addAlias(ctx context.Context, tx *sql.Tx, s *Step, alias string) error {
 		return nil
 	}
 	return exec(ctx, tx, "INSERT INTO aliases (principal, workflow, alias, root) VALUES (?,?,?,?) "+
-		"ON CONFLICT (principal, workflow, alias) DO UPDATE SET root = excluded.root", s.request.Principal, s.Rule.Workflow.Name, alias, s.Root)
+		"ON CONFLICT (principal, workflow, alias) DO UPDATE SET root = excluded.root", s.request.Principal, s.request.Rule.Workflow.Name, alias, s.Root)
 }
 
 func exec(ctx context.Context, tx *sql.Tx, query string, args ...any) error {
