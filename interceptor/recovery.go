@@ -17,14 +17,14 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Recover makes the journal and the branches in repo agree after a process that died between its
+// Reconcile makes the journal and the branches in repo agree after a process that died between its
 // writes to one and to the other. Afterwards each request has its response, and each push one
 // pop. It returns the workflow steps of the lost calls. After a process that was shut down and left
 // branches active, it only finds the records of these branches.
 //
 // It must run before the manager takes over the active branches, none of which is older than
-// maxAge. If this process ends before the journal is settled, the next start recovers again.
-func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
+// maxAge. If this process ends before the journal is settled, the next start does it again.
+func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
 	from, to, interrupted := r.Recorder.Journal.Interrupted()
 	active, err := repo.Active(ctx)
 	if err != nil || !interrupted && len(active) == 0 {

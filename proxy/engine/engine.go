@@ -244,7 +244,7 @@ func Shown(c *config.Config, server, tool string) string {
 func (e *Engine) openBranches(lifetime context.Context, repo folding.Repository) (err error) {
 	cfg := &e.Start
 	maxAge := time.Duration(cfg.Folding.MaxTimeoutSeconds) * time.Second
-	if e.lostSteps, err = e.Records.Recover(lifetime, repo, maxAge); err != nil {
+	if e.lostSteps, err = e.Records.Reconcile(lifetime, repo, maxAge); err != nil {
 		return err
 	}
 	e.Branches, err = folding.Open(lifetime, cfg.Folding, folding.Options{
