@@ -109,8 +109,8 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 }
 
 // deliverLess returns what fits into the tokens granted of a result that needs more: the result
-// made smaller, or cut. spent is the limit that had no more. If it is nil, the branch had no more,
-// and a cut ends the call with outcome, and the branch.
+// made smaller, or cut. spent is the limit that ran out. If it is nil, the branch ran out: then a cut
+// ends the call, with outcome, and the branch.
 func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, granted int, spent *limits.ExceededError, outcome folding.CallOutcome) (*Result, error) {
 	o, branch := &c.Outcome, c.Attribution.Branch
 	if o.Shrink != nil { // only now it is known how much is left

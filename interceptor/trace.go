@@ -41,7 +41,7 @@ func Trace(r *Recorder) Middleware {
 // Recorder writes the trace records of calls, notifications and branches, also concurrently.
 type Recorder struct {
 	Journal  *trace.Journal
-	Boundary *Boundary // may be nil without Payload
+	Boundary *Boundary // never nil where calls are recorded
 	Payload  bool      // store payloads, scrubbed; else records have none
 	// Refuse makes a journal that can't be written refuse calls before they have an effect.
 	// Otherwise the fault is only logged.

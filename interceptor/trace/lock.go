@@ -10,10 +10,9 @@ import (
 	"github.com/foldgate/foldgate/internal/filelock"
 )
 
-// The lock file has three lines: the id of the process that has the journal, the time from which
-// on something may be unfinished, and the time of the last record of an interrupted process. The
-// second is when the process opened the journal or, while an interrupted one is not settled, when
-// that one did; then the third is set. Close empties the file.
+// The lock file has three lines. Line 1 is the id of the process that has the journal. Line 2 is when this
+// process opened the journal or, while an interrupted process is not settled, when that one opened it. Line 3
+// is the time of the last record of that one, else empty. Close empties the file.
 
 // takeLock makes this process the only writer.
 func (j *Journal) takeLock() error {

@@ -94,8 +94,8 @@ type Audit struct {
 
 	Decision *Decision `json:"decision,omitempty"`
 	Tokens   *Tokens   `json:"tokens,omitempty"`
-	// Args are the tokens of the arguments of a request that limits charge before it has an effect, nil
-	// for another: if the process is killed, there is no response that has them.
+	// Args are the tokens of the arguments of a request that limits charge, nil for another. So they are known
+	// also if the process is killed before the response.
 	Args  *int      `json:"args,omitempty"`
 	Scrub []Finding `json:"scrub,omitempty"`
 	Fold  *Fold     `json:"fold,omitempty"`
