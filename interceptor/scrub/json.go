@@ -39,23 +39,13 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 	err = s.run(ctx, func(x *examination) error {
 		d := &document{examination: x, raw: raw, armored: bytes.Contains(raw, []byte("PRIVATE KEY"))}
 		d.listed, d.arrays = d.listed[:0], d.arrays[:0]
-		err := d.prefilter()
-		if err == nil {
-			err = d.walk()
+		for _, step := range [...]func() error{d.prefilter, d.walk, d.tables, d.together, d.examinePairs} {
+			if err := step(); err != nil {
+				return err
+			}
 		}
-		if err == nil {
-			err = d.tables()
-		}
-		if err == nil {
-			err = d.together()
-		}
-		if err == nil {
-			err = d.examinePairs()
-		}
-		if err == nil {
-			clean, found = d.rewrite(), d.findings()
-		}
-		return err
+		clean, found = d.rewrite(), d.findings()
+		return nil
 	})
 	if err != nil {
 		return nil, nil, err
