@@ -77,39 +77,13 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 	ascii := x.scratch.ASCII()
 	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within.Start:within.End])
 	var marks []mark
-	look := func(all ...decoded) error {
-		for i := range all {
-			d := &all[i]
-			within := x.paired
-			x.paired = x.paired || d.paired
-			hits, pairs, err := x.secrets(d.text)
-			if err != nil {
-				return err
-			}
-			deeper, err := x.decode(d.text, d.fresh, pairs, depth+1)
-			x.paired = within
-			if err != nil {
-				return err
-			}
-			shown := append(appendMarks(nil, d.text, hits), deeper...)
-			marks = slices.Grow(marks, len(shown))
-			for _, m := range shown {
-				if !d.touched(m.span) {
-					continue
-				}
-				if s := d.origin(m.span); s.Start < s.End {
-					marks = append(marks, mark{valueIn(text, s), m.rule})
-				}
-			}
-		}
-		return nil
-	}
+	var err error
 	for _, d := range pairs {
 		for more := true; more; more = len(d.cells) > 0 {
 			if len(d.cells) > 0 {
 				d = fromCells(text, d.cells, merge(slices.Clone(marks))) // what is found is not sought again
 			}
-			if err := look(d); err != nil {
+			if marks, err = x.appendHidden(marks, text, []decoded{d}, depth); err != nil {
 				return nil, err
 			}
 		}
@@ -120,10 +94,9 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		if !ok {
 			break
 		}
-		var err error
 		all, err = x.appendUnpacked(appendRun(all[:0], text, run), text, run)
 		if err == nil {
-			err = look(all...)
+			marks, err = x.appendHidden(marks, text, all, depth)
 		}
 		if err != nil {
 			return nil, err
@@ -134,13 +107,42 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		if first == "=" && !quoted {
 			continue
 		}
-		var err error
 		all, err = x.appendEscapes(all[:0], text, within, first, ascii)
 		if err == nil {
-			err = look(all...)
+			marks, err = x.appendHidden(marks, text, all, depth)
 		}
 		if err != nil {
 			return nil, err
+		}
+	}
+	return marks, nil
+}
+
+// appendHidden appends the marks for the secrets in decoded parts of text, and in what they contain in other
+// encodings.
+func (x *examination) appendHidden(marks []mark, text string, all []decoded, depth int) ([]mark, error) {
+	for i := range all {
+		d := &all[i]
+		was := x.paired
+		x.paired = x.paired || d.paired
+		hits, pairs, err := x.secrets(d.text)
+		if err != nil {
+			return nil, err
+		}
+		deeper, err := x.decode(d.text, d.fresh, pairs, depth+1)
+		x.paired = was
+		if err != nil {
+			return nil, err
+		}
+		shown := append(appendMarks(nil, d.text, hits), deeper...)
+		marks = slices.Grow(marks, len(shown))
+		for _, m := range shown {
+			if !d.touched(m.span) {
+				continue
+			}
+			if s := d.origin(m.span); s.Start < s.End {
+				marks = append(marks, mark{valueIn(text, s), m.rule})
+			}
 		}
 	}
 	return marks, nil
