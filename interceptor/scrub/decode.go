@@ -37,7 +37,7 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 		return nil, nil, err
 	}
 	if len(hidden) > 0 {
-		known := merge(slices.Clone(marks))
+		known := merge(marks)
 		line, at := 1, 0
 		hidden = merge(hidden)
 		marks, found = slices.Grow(marks, len(hidden)), slices.Grow(found, len(hidden))
@@ -80,8 +80,8 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 	var err error
 	for _, d := range pairs {
 		for more := true; more; more = len(d.cells) > 0 {
-			if len(d.cells) > 0 {
-				d = fromCells(text, d.cells, merge(slices.Clone(marks))) // what is found is not sought again
+			if len(d.cells) > 0 { // what is found is not sought again; marks keep their order, which decides between rules
+				d = fromCells(text, d.cells, merge(slices.Clone(marks)))
 			}
 			if marks, err = x.appendHidden(marks, text, []decoded{d}, depth); err != nil {
 				return nil, err

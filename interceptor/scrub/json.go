@@ -554,7 +554,7 @@ func (d *document) joined(pieces []piece, end string) error {
 	known := make([][]mark, len(pieces))
 	for i, p := range pieces {
 		if t := d.dirty[p.Start]; t != nil {
-			known[i] = merge(slices.Clone(t.marks))
+			known[i] = merge(t.marks)
 		}
 	}
 	marks = merge(marks)

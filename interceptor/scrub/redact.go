@@ -329,8 +329,8 @@ func kindOf(c byte) byte {
 	return '_'
 }
 
-// merge sorts marks and joins those that overlap. The longest one, or else the first, gives the
-// rule.
+// merge sorts marks, stably, and returns them with those joined that overlap. The longest one, or else the
+// first, gives the rule. More marks may be appended, and merged again.
 func merge(marks []mark) []mark {
 	order := func(a, b mark) int {
 		if a.Start != b.Start {
