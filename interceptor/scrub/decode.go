@@ -31,7 +31,7 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 		return nil, nil, err
 	}
 	marks := appendMarks(nil, text, hits)
-	found := findings(text, hits)
+	found := findingsOf(text, hits)
 	hidden, err := x.decode(text, span{0, len(text)}, pairs, 1)
 	if err != nil {
 		return nil, nil, err
@@ -57,7 +57,8 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	return marks, found, nil
 }
 
-func findings(text string, hits []hit) []Finding {
+// findingsOf returns the findings to report for hits in text.
+func findingsOf(text string, hits []hit) []Finding {
 	if len(hits) == 0 {
 		return nil
 	}

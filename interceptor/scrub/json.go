@@ -57,16 +57,16 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 // its literal, quotes included.
 type document struct {
 	*examination
-	raw     []byte
-	all     bool                 // the prefilter rules out nothing
-	ascii   bool                 // all strings shorter than long are
-	armored bool                 // the document contains the begin of a private key
-	dirty   map[int]*dirtyString // by start
-	found   []placedFinding
-	lists   map[uint64]bool // the places of hot strings; see together
-	pairs   []piece         // names and values; see pair
-	paired  int             // bytes of those
-	tabular bool            // only cells are of interest; see addJSONTable
+	raw        []byte
+	all        bool                 // the prefilter rules out nothing
+	ascii      bool                 // all strings shorter than long are
+	armored    bool                 // the document contains the begin of a private key
+	dirty      map[int]*dirtyString // by start
+	found      []placedFinding
+	lists      map[uint64]bool // the places of hot strings; see together
+	named      []piece         // names and values; see pair
+	namedBytes int             // of the texts of those
+	tabular    bool            // only cells are of interest; see addJSONTable
 }
 
 // A listed is a string below an array. The strings at one place of its members, such as
@@ -296,8 +296,8 @@ func (d *document) pair(name, value span) error {
 		return nil
 	}
 	n, v := d.unquote(name), d.unquote(value)
-	d.pairs = append(d.pairs, piece{name, "\"\n\x00\n\"", n, 0, len(n)}, piece{value, `": "`, v, 0, len(v)})
-	if d.paired += len(n) + len(v); d.paired < 8*maxPair {
+	d.named = append(d.named, piece{name, "\"\n\x00\n\"", n, 0, len(n)}, piece{value, `": "`, v, 0, len(v)})
+	if d.namedBytes += len(n) + len(v); d.namedBytes < 8*maxPair {
 		return nil
 	}
 	return d.examinePairs()
@@ -305,11 +305,11 @@ func (d *document) pair(name, value span) error {
 
 // examinePairs examines the pairs noted so far, as lines of one text.
 func (d *document) examinePairs() error {
-	pairs := d.pairs
-	if d.pairs, d.paired = d.pairs[:0], 0; len(pairs) == 0 {
+	named := d.named
+	if d.named, d.namedBytes = d.named[:0], 0; len(named) == 0 {
 		return nil
 	}
-	return d.joined(pairs, "\"\n")
+	return d.joined(named, "\"\n")
 }
 
 // tables notes the cells of tables whose columns have names of secrets. The names are in the first
@@ -475,7 +475,7 @@ func (d *document) scanBlob(f *frame) error {
 		return nil
 	}
 	hits, _, err := d.secrets(encoded)
-	d.note(f.blob, appendMarks(nil, encoded, hits), findings(encoded, hits))
+	d.note(f.blob, appendMarks(nil, encoded, hits), findingsOf(encoded, hits))
 	return err
 }
 

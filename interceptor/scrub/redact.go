@@ -25,16 +25,16 @@ func appendMarks(marks []mark, text string, hits []hit) []mark {
 	for _, generic := range []bool{false, true} {
 		for i := range hits {
 			if h := &hits[i]; h.rule.generic == generic {
-				marks = h.appendMarks(marks, text)
+				marks = h.mark(marks, text)
 			}
 		}
 	}
 	return marks
 }
 
-// appendMarks appends the marks for the secret of h, or for all of its match if it has none.
+// mark appends the marks for the secret of h, or for all of its match if it has none.
 // foldgate's ids are left out.
-func (h *hit) appendMarks(marks []mark, text string) []mark {
+func (h *hit) mark(marks []mark, text string) []mark {
 	switch {
 	case h.rule.certain:
 		return append(marks, mark{h.match, h.rule.ID})
