@@ -41,17 +41,15 @@ type column struct {
 	sum     float64
 	rising  bool // each number is larger than the one before
 	scaled  bool // numbers have units of different size
-	low     float64
-	lows    string // as written
-	lowAt   int    // its entry
-	tops    []top  // the largest two
+	low     extreme
+	tops    []extreme // the largest two
 }
 
-// top is a large value of a column.
-type top struct {
+// extreme is the least or a large number of a column.
+type extreme struct {
 	number float64
-	value  string
-	at     int // the entry
+	value  string // as written
+	at     int    // its entry
 }
 
 func (e *entries) begin(line int) {
@@ -124,15 +122,15 @@ func (e *entries) set(name, value string) {
 	if !ok {
 		return
 	}
-	if c.numbers++; c.numbers == 1 || n < c.low {
-		c.low, c.lows, c.lowAt = n, value, at
+	if c.numbers++; c.numbers == 1 || n < c.low.number {
+		c.low = extreme{n, value, at}
 	}
 	if c.numbers == 1 || n > c.tops[0].number {
-		c.tops = slices.Insert(c.tops, 0, top{n, value, at})
+		c.tops = slices.Insert(c.tops, 0, extreme{n, value, at})
 	} else {
 		c.rising = false
 		if len(c.tops) == 1 || n > c.tops[1].number {
-			c.tops = slices.Insert(c.tops, 1, top{n, value, at})
+			c.tops = slices.Insert(c.tops, 1, extreme{n, value, at})
 		}
 	}
 	c.tops = c.tops[:min(2, len(c.tops))]
@@ -262,12 +260,12 @@ func (e *entries) tellSome(f *findings, show showEntry) showEntry {
 // tellNumbers tells a column of numbers: its extremes and whose they are, its sum, and frequent values.
 func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64, show showEntry) {
 	n := len(e.lines)
-	text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops[0].value)
+	text := fmt.Sprintf("%s: min %s max %s", head, c.low.value, c.tops[0].value)
 	if c.rising || c.id { // ids have no sum
 		f.fact(2*scale, []string{text}, firstFull)
 		return
 	}
-	show(c.lowAt, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.count(c.lows))/float64(n)))*scale)
+	show(c.low.at, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.count(c.low.value))/float64(n)))*scale)
 	for i, t := range c.tops {
 		switch name := e.title(t.at); {
 		case name == "" && i == 0:
