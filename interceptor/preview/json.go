@@ -281,7 +281,7 @@ func testEvents(f *findings, values [][]byte) (lines []string, ok bool) {
 	return lines, true
 }
 
-// largest returns the array with the most bytes, or the object with many members that are alike, and
+// largest returns the array with the most bytes, or the object with many members that are objects, and
 // its path for jq. It looks at the value itself, its members and their members. items is nil if none has
 // a third of the bytes.
 func largest(v []byte) (path string, items []byte, named bool) {

@@ -29,12 +29,12 @@ func readDiff(f *findings, _ []string) bool {
 				name = after
 			}
 			files, in = append(files, file{name: name, line: i}), true
-		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(f.lines[i-1], "--- ") && (last < 0 || files[last].added+files[last].removed > 0 || !in):
+		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(f.lines[i-1], "--- ") && (!in || files[last].added+files[last].removed > 0):
 			name, _, _ := strings.Cut(strings.TrimPrefix(l[4:], "b/"), "\t")
 			files, in = append(files, file{name: name, line: i - 1}), true
 		case strings.HasPrefix(l, "@@ "):
 			hunks++
-		case !in || last < 0 || l != "" && !startsWith(l, diffStarts):
+		case !in || l != "" && !startsWith(l, diffStarts):
 			in = in && l != "" && l[0] != '['
 			outside++
 		case isChange(l) && l[0] == '+':
@@ -449,13 +449,13 @@ func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c == '_' || c == '/'
 
 // faults adds the kinds of bad lines, which differ in numbers only: the most severe and most frequent
 // first. The line after a single one often gives the reason.
-func (f *findings) faults(levels []string) {
+func (f *findings) faults(levelOf []string) {
 	var kinds [4]tally
 	total := 0
 	for i, l := range f.lines {
 		level := ""
-		if levels != nil {
-			level = levels[i]
+		if levelOf != nil {
+			level = levelOf[i]
 		}
 		if s := severity(l, level); s > 0 {
 			total++

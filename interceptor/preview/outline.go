@@ -500,10 +500,10 @@ func readRecords(f *findings, sample []string) bool {
 	e := &entries{noun: "record"}
 	first, fresh := "", true
 	for i, l := range f.lines {
-		switch name, value, ok := key(l); {
+		switch name, value, _ := key(l); {
 		case strings.TrimSpace(l) == "":
 			fresh = true
-		case ok && isKey(l):
+		case isKey(l):
 			if len(e.lines) == 0 || name == first || fresh && len(e.cols) > 0 && e.by[name] != nil && e.by[name].last == len(e.lines)-1 {
 				e.begin(i)
 				if first == "" {

@@ -59,7 +59,7 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 	}
 	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(l, width))
 	if p := f.at[i]; p != nil {
-		if p.worth = max(p.worth, worth); note != "" && !strings.Contains(p.text, ": (") || utf8.RuneCountInString(text) > utf8.RuneCountInString(p.text) && !strings.Contains(p.text, ": (") {
+		if p.worth = max(p.worth, worth); !strings.Contains(p.text, ": (") && (note != "" || utf8.RuneCountInString(text) > utf8.RuneCountInString(p.text)) {
 			p.text = text
 		}
 		return

@@ -417,16 +417,19 @@ func fromCSV(text string) (any, string, error) {
 		}
 		out := make([]any, len(rows))
 		for n, row := range rows {
-			object, array := map[string]any{}, make([]any, len(row))
-			for i, value := range row {
-				array[i] = value
-				if named {
+			if named {
+				object := map[string]any{}
+				for i, value := range row {
 					object[rows[0][i]] = value
 				}
-			}
-			if out[n] = array; named {
 				out[n] = object
+				continue
 			}
+			array := make([]any, len(row))
+			for i, value := range row {
+				array[i] = value
+			}
+			out[n] = array
 		}
 		if named {
 			return out[1:], "[jq read CSV as JSON: an object a row, all values strings]", nil
