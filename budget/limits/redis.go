@@ -98,7 +98,7 @@ func readAnswer(text string, counters int) (a Answer, err error) {
 	a = Answer{
 		Now: time.UnixMicro(n[0]), Stale: n[1] == 1, Refused: n[2] == 1,
 		Tokens: n[3], ExtraTokens: n[4], ExtraCalls: n[5],
-		Tightest: int(n[6]), Calls: n[7] == 1, taken: Used{n[8], n[9]},
+		Tightest: int(n[6]), TooFewCalls: n[7] == 1, taken: Used{n[8], n[9]},
 	}
 	if a.Refused && a.Tightest == undone.Tightest {
 		return a, errUndone

@@ -402,7 +402,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			l.o.Notify(c)
 		}
 		if answer.Tightest >= 0 {
-			exceeded = a.exceeded(answer.Tightest, answer.Used[answer.Tightest], answer.Calls)
+			exceeded = a.exceeded(answer.Tightest, answer.Used[answer.Tightest], answer.TooFewCalls)
 		}
 		return answer.Tokens, exceeded, nil
 	}

@@ -57,7 +57,7 @@ type Answer struct {
 	Tokens                  int64     // granted
 	ExtraTokens, ExtraCalls int64
 	Tightest                int    // the counter that had the least, if less was granted than wanted
-	Calls                   bool   // it was calls that it had too few of
+	TooFewCalls             bool   // it was calls that it had too few of
 	Used                    []Used // of each counter, after this take
 
 	taken Used // from each counter
@@ -113,10 +113,10 @@ func (op Op) decide(used []Used, now time.Time) Answer {
 			continue
 		}
 		if left := left(c.Tokens, used[i].Tokens); left < a.Tokens || left == 0 && !a.Refused {
-			a.Tokens, a.Tightest, a.Calls, a.Refused = min(a.Tokens, left), i, false, op.Whole
+			a.Tokens, a.Tightest, a.TooFewCalls, a.Refused = min(a.Tokens, left), i, false, op.Whole
 		}
 		if op.Calls > 0 && left(c.Calls, used[i].Calls) < op.Calls {
-			return Answer{Now: now, Refused: true, Tightest: i, Calls: true, Used: used}
+			return Answer{Now: now, Refused: true, Tightest: i, TooFewCalls: true, Used: used}
 		}
 	}
 	if a.Refused {
