@@ -401,8 +401,7 @@ func (c *cursor) seek(in *Scratch, p int) error {
 			} else if !open {
 				continue
 			}
-		}
-		if c.near.rest == nil && c.dfa.failsSoon(text, s) {
+		} else if c.dfa.failsSoon(text, s) {
 			continue
 		}
 		end, err := c.dfa.end(text, s, limit, true)
