@@ -247,7 +247,7 @@ func TestRestart(t *testing.T) {
 	if got := status(t, m2, alice, done.ID); got.Message != "result" {
 		t.Errorf("finished branch = %+v", got)
 	}
-	if r, err := m2.Return(ctx, alice, late.ID, "at last"); err != nil || !r.Late {
+	if r, err := m2.Return(ctx, alice, late.ID, "at last"); err != nil || !r.Branch.Late {
 		t.Errorf("late return after a restart = %+v, %v", r, err)
 	}
 	next := begin(t, m2, c.ID)

@@ -11,21 +11,15 @@ import (
 
 // Returned is the result of [Manager.Return].
 type Returned struct {
-	// Branch is the branch as it ended; Branch.BudgetUsed is tokens_used.
-	Branch Branch
-	// Message is the cleaned and scrubbed message, MessageTokens its size.
-	Message       string
-	MessageTokens int
-	// Granted is the number of tokens that the parent was charged for Message. It is less than
-	// MessageTokens if the parent is a branch that has less left: then the parent has ended, and
-	// Message must be cut.
+	// Branch is the branch as it ended; Branch.BudgetUsed is tokens_used. Branch.Message is the cleaned and
+	// scrubbed message. Branch.Late says that the branch had been ended by force before; the message is stored
+	// all the same.
+	Branch        Branch
+	MessageTokens int // the size of the message
+	// Granted is the number of tokens that the parent was charged for the message, 0 if pay refused them. It
+	// is less than MessageTokens if the parent is a branch that has less left: then the parent has ended, and
+	// the message must be cut.
 	Granted int
-	// Unpaid says that the message was not paid for: its reader must not have it. The parent was
-	// charged nothing.
-	Unpaid bool
-	// Late says that the branch had been ended by force before; Branch says how. The message is
-	// stored all the same.
-	Late bool
 }
 
 // Return ends a branch with a message. It scrubs the message first; if that fails, nothing has
@@ -37,7 +31,7 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 
 // ReturnPaid is [Manager.Return] for a message that others than the parent have to pay, too. pay
 // gets the branch and the tokens of the message, and reports whether they have. The branch ends in
-// both cases.
+// both cases. If they have not, the parent is charged nothing, and its reader must not have the message.
 func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, message string, pay func(Branch, int) bool) (r Returned, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
 	defer func() { done(r.Branch, err) }()
@@ -52,8 +46,8 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	if message, err = m.scrub(ctx, message); err != nil {
 		return Returned{}, err
 	}
-	r = Returned{Message: message, MessageTokens: m.opts.Count(message)}
-	r.Unpaid = !pay(b, r.MessageTokens)
+	tokens := m.opts.Count(message)
+	paid := pay(b, tokens)
 
 	m.mu.Lock()
 	now := m.now()
@@ -64,16 +58,18 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	live := m.own(caller, branchID)
 	if live == nil {
 		m.unlock()
-		return m.returnLate(ctx, caller, branchID, r)
+		return m.returnLate(ctx, caller, branchID, message, tokens, paid)
 	}
 	o := outcome{message: message}
 	if by := caller.connection(); by != (Caller{Session: live.Origin, Thread: live.thread}).connection() {
 		o.returnedBy = by
 	}
 	m.finish(live, o, now)
-	r.Branch = live.snapshot()
+	r = Returned{Branch: live.snapshot(), MessageTokens: tokens}
 	parent := m.live[r.Branch.ParentID]
-	m.chargeParent(&r, now)
+	if paid {
+		r.Granted = m.charge(r.Branch.ParentID, tokens, now)
+	}
 	stored := m.w.barrier()
 	m.unlock()
 	if err := cmp.Or(m.save(parent), stored.wait()); err != nil { // the branch has ended, and the writer tries again
@@ -109,15 +105,15 @@ func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (boo
 var errNotKept = Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
 
 // returnLate stores the message of a branch that was ended by force.
-func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Returned) (Returned, error) {
+func (m *Manager) returnLate(ctx context.Context, caller Caller, id, message string, tokens int, paid bool) (Returned, error) {
 	m.finished.Lock()
 	defer m.finished.Unlock()
 	b, ok, err := m.findEnded(ctx, caller, id)
 	if err != nil || !ok || !b.acceptsLateMessage() {
 		return Returned{}, notActiveError(id, b, ok, err)
 	}
-	b.Message, b.Late, b.ReturnedBy = r.Message, true, caller.connection()
-	r.Branch, r.Late = b, true
+	b.Message, b.Late, b.ReturnedBy = message, true, caller.connection()
+	r := Returned{Branch: b, MessageTokens: tokens}
 	m.mu.Lock()
 	now := m.now()
 	if m.closed {
@@ -127,20 +123,15 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	m.w.put(OpLate, b)
 	m.emit(Event{Kind: EventLate, Branch: b})
 	parent := m.live[b.ParentID]
-	m.chargeParent(&r, now)
+	if paid {
+		r.Granted = m.charge(b.ParentID, tokens, now)
+	}
 	stored := m.w.barrier()
 	m.unlock()
 	if err := cmp.Or(m.save(parent), stored.wait()); err != nil {
 		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
 	}
 	return r, nil
-}
-
-// chargeParent charges the message of a branch to its parent. m.mu is held.
-func (m *Manager) chargeParent(r *Returned, now time.Time) {
-	if !r.Unpaid {
-		r.Granted = m.charge(r.Branch.ParentID, r.MessageTokens, now)
-	}
 }
 
 // charge charges a message to a branch, as far as its budget goes, and returns how much. Main and a

@@ -334,7 +334,7 @@ func TestReturnScrubsBeforeItCloses(t *testing.T) {
 	for _, msg := range []string{"unscrubbable", "panic!"} {
 		r, err := m.Return(ctx, alice, p.ID, msg)
 		wantErr(t, "Return of "+msg, err, folding.ErrScrubbingFailed)
-		if r.Message != "" || folding.StatusCode(err) != 500 || strings.Contains(err.Error(), msg) {
+		if r.Branch.Message != "" || folding.StatusCode(err) != 500 || strings.Contains(err.Error(), msg) {
 			t.Errorf("Return of %s leaks: %+v, %v", msg, r, err)
 		}
 		for _, id := range []string{p.ID, c.ID} {

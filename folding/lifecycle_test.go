@@ -46,11 +46,11 @@ func TestLifeOfABranch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Message != "the password is [REDACTED]" || r.Late || r.Branch.BudgetUsed != 116 || r.MessageTokens != 4 || r.Granted != 4 {
+	if r.Branch.Message != "the password is [REDACTED]" || r.Branch.Late || r.Branch.BudgetUsed != 116 || r.MessageTokens != 4 || r.Granted != 4 {
 		t.Errorf("Return = %+v", r)
 	}
 	got := status(t, m, alice, b.ID)
-	if got.Status != folding.StatusCompleted || got.Message != r.Message || got.BudgetUsed != 116 || got.CompletedAt.IsZero() || got.Reason != "" {
+	if got.Status != folding.StatusCompleted || got.Message != r.Branch.Message || got.BudgetUsed != 116 || got.CompletedAt.IsZero() || got.Reason != "" {
 		t.Errorf("status after return = %+v", got)
 	}
 	wantKinds(t, rec, b.ID, folding.EventCreated, folding.EventConcluded)
@@ -116,7 +116,7 @@ func TestTimeoutForcesReturn(t *testing.T) {
 			t.Errorf("Digest = %q, want %q", got.Digest, want)
 		}
 		r, err := m.Return(ctx, alice, b.ID, "too late, hunter2")
-		if err != nil || !r.Late || r.Branch.Status != folding.StatusTimeout || r.Message != "too late, [REDACTED]" {
+		if err != nil || !r.Branch.Late || r.Branch.Status != folding.StatusTimeout || r.Branch.Message != "too late, [REDACTED]" {
 			t.Errorf("late Return = %+v, %v", r, err)
 		}
 		if got := status(t, m, alice, b.ID); got.Message != "too late, [REDACTED]" || !got.Late || got.Status != folding.StatusTimeout {

@@ -337,13 +337,13 @@ func (x *model) ret() {
 	}
 	n := x.rng.IntN(6)
 	r, err := x.m.Return(ctx, folding.Caller{Principal: "alice"}, b.id, strings.Repeat("w ", n))
-	x.note("return %s with %d words = late %v, %v", b.id, n, r.Late, err)
+	x.note("return %s with %d words = late %v, %v", b.id, n, r.Branch.Late, err)
 	switch {
 	case b.status == folding.StatusActive:
 		x.finish(b, folding.StatusCompleted, "")
 	case b.reason != "" && !b.late:
 		b.late = true
-		if !r.Late {
+		if !r.Branch.Late {
 			x.errorf("Return of a branch that is %s is not late", b.status)
 		}
 	default:

@@ -47,9 +47,9 @@ func TestOneEnd(t *testing.T) {
 			if err != nil {
 				t.Errorf("Return = %v", err)
 			}
-			returned.Store(!r.Late)
-			if r.Late != (r.Branch.Status != folding.StatusCompleted) {
-				t.Errorf("Return says late=%v of a branch that is %s", r.Late, r.Branch.Status)
+			returned.Store(!r.Branch.Late)
+			if r.Branch.Late != (r.Branch.Status != folding.StatusCompleted) {
+				t.Errorf("Return says late=%v of a branch that is %s", r.Branch.Late, r.Branch.Status)
 			}
 		})
 		race(func() { clock.advance(300 * time.Second); m.ActiveLeaf(alice) })

@@ -196,7 +196,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 			}
 			if old == "books" { // the return was not answered: the agent repeats it
 				r, err := g.Branches.Return(t.Context(), local, parent.ID, "again")
-				if err != nil || !r.Late || r.Message != "again" {
+				if err != nil || !r.Branch.Late || r.Branch.Message != "again" {
 					t.Errorf("repeated return = %+v, %v", r, err)
 				}
 			}

@@ -126,15 +126,15 @@ func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
 		Late       bool   `json:"late,omitempty"`
 		Status     string `json:"status,omitempty"`
 		Reason     string `json:"reason,omitempty"`
-	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
+	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Branch.Message}
 	switch {
-	case ret.Unpaid:
+	case unpaid != "":
 		out.Message = t.keepMessage(ctx, c, ret.Branch, unpaid)
 	case ret.Granted < ret.MessageTokens:
-		out.Message, _ = t.Counter.Truncate(ret.Message, ret.Granted)
+		out.Message, _ = t.Counter.Truncate(ret.Branch.Message, ret.Granted)
 		c.Outcome.Truncated = true
 	}
-	if ret.Late {
+	if ret.Branch.Late {
 		out.Success, out.Late, out.Status, out.Reason = false, true, string(ret.Branch.Status), ret.Branch.Reason
 		c.Outcome.Late = true
 	}
