@@ -272,9 +272,14 @@ func (l *Lease) forDigest(o CallOutcome) CallOutcome {
 	return o
 }
 
-// scrub returns a text as a digest may contain it, also if the call was cancelled.
+// scrub returns a foreign text as a digest may contain it, also if the call was cancelled.
 func (l *Lease) scrub(text string, max int) string {
-	return l.m.scrubForDigest(context.WithoutCancel(l.ctx), text, max)
+	// Scrub before cutting: the scrubber does not recognise half a secret.
+	out, err := l.m.scrub(context.WithoutCancel(l.ctx), clean(text))
+	if err != nil {
+		out = "(withheld: it could not be scrubbed)"
+	}
+	return cut(out, max)
 }
 
 // finish ends the call. Its outcome counts if the branch has not ended. m.mu is held.

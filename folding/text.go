@@ -56,16 +56,6 @@ func (m *Manager) scrub(ctx context.Context, text string) (out string, err error
 	return out, nil
 }
 
-// scrubForDigest returns a foreign text as a digest may contain it.
-func (m *Manager) scrubForDigest(ctx context.Context, text string, max int) string {
-	// Scrub before cutting: the scrubber does not recognise half a secret.
-	out, err := m.scrub(ctx, clean(text))
-	if err != nil {
-		out = "(withheld: it could not be scrubbed)"
-	}
-	return cut(out, max)
-}
-
 // Shorten returns foreign text for use in a message: without invisible characters, and cut to max
 // characters.
 func Shorten(s string, max int) string { return cut(clean(s), max) }
