@@ -128,6 +128,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 
 // draft checks the request as far as that needs no lock.
 func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (d draft, err error) {
+	cfg := m.config()
 	d = draft{CreateRequest: req, id: replicaid.New("br_", m.opts.Replica, uuid.NewString())}
 	if d.Description, err = cleanText("description", req.Description, maxDescription); err != nil {
 		return d, err
@@ -140,10 +141,10 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	if req.Budget < 0 || req.TimeoutSeconds < 0 {
 		return d, Errorf(ErrInvalidInput, "budget and timeout_seconds can't be negative: leave them out for %d tokens and %d s",
-			m.config().DefaultBudget, m.config().DefaultTimeoutSeconds)
+			cfg.DefaultBudget, cfg.DefaultTimeoutSeconds)
 	}
-	d.Budget = min(cmp.Or(req.Budget, m.config().DefaultBudget), m.config().MaxBudget)
-	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, m.config().DefaultTimeoutSeconds), m.config().MaxTimeoutSeconds)) * time.Second
+	d.Budget = min(cmp.Or(req.Budget, cfg.DefaultBudget), cfg.MaxBudget)
+	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, cfg.DefaultTimeoutSeconds), cfg.MaxTimeoutSeconds)) * time.Second
 	if err := checkSessionID(d.SessionID); err != nil {
 		return d, err
 	}
@@ -155,7 +156,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 		if !m.mayUse(caller, cmp.Or(d.SessionID, own)) {
 			return d, Errorf(ErrForbidden, "this session may not be used from here: %s", m.sessionRemedy(caller.Session))
 		}
-		if d.SessionID == "" && m.config().RequireSessionID {
+		if d.SessionID == "" && cfg.RequireSessionID {
 			return d, Errorf(ErrInvalidInput, "session_id is missing: it is required here; %s", m.sessionRemedy(own))
 		}
 		d.SessionID = cmp.Or(d.SessionID, own)
@@ -172,7 +173,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	if d.cost = m.opts.Count(text); d.cost >= d.Budget {
 		return d, Errorf(ErrInvalidInput, "description and prompt take %d tokens of a budget of %d: shorten them or ask for a larger budget (up to %d)",
-			d.cost, d.Budget, m.config().MaxBudget)
+			d.cost, d.Budget, cfg.MaxBudget)
 	}
 	return d, nil
 }
@@ -192,6 +193,7 @@ func (m *Manager) sessionRemedy(session string) string {
 // attach gives the branch its context path, its session and its limits. parent is nil for a
 // first-level branch. m.mu is held.
 func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
+	cfg := m.config()
 	// The session of the connection, since the argument can be made up. Callers without one share
 	// their limits.
 	d.limits = sessionKey{principal: caller.Principal, session: caller.Session}
@@ -199,11 +201,11 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 		d.limits.session = d.LimitSession
 	}
 	if parent != nil {
-		if d.SessionID != parent.Session && (d.SessionID != "" || m.config().RequireSessionID) {
+		if d.SessionID != parent.Session && (d.SessionID != "" || cfg.RequireSessionID) {
 			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: %s", m.sessionRemedy(parent.Session))
 		}
 		d.SessionID, d.limits, d.context = parent.Session, parent.limits, contextpath.Path(parent.Context)
-		if parent.Depth >= m.config().MaxDepth {
+		if parent.Depth >= cfg.MaxDepth {
 			return Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
 		}
