@@ -49,7 +49,7 @@ type draft struct {
 	timeout time.Duration
 	id      string
 	context contextpath.Path
-	limits  sessionKey // against which it counts
+	quota   sessionKey // the session against whose limits it counts
 }
 
 // Create opens a branch and charges it for its description and prompt. It checks and takes all
@@ -80,7 +80,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		return Branch{}, notActiveError(d.ParentID, b, ok, err)
 	default:
 		if err = m.attach(caller, parent, &d); err == nil {
-			err = m.admit(d.limits, now, !d.Ephemeral)
+			err = m.admit(d.quota, now, !d.Ephemeral)
 		}
 	}
 	if err != nil {
@@ -102,7 +102,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 			rec.ExpiresAt = parent.ExpiresAt
 		}
 	}
-	b := m.add(rec, ledger, parent, d.limits, caller.Thread)
+	b := m.add(rec, ledger, parent, d.quota, caller.Thread)
 	b.unattended = d.Unattended
 	m.emit(Event{Kind: EventCreated, Branch: b.snapshot(), Cause: d.Cause})
 	rec = b.snapshot()
@@ -196,15 +196,15 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 	cfg := m.config()
 	// The session of the connection, since the argument can be made up. Callers without one share
 	// their limits.
-	d.limits = sessionKey{principal: caller.Principal, session: caller.Session}
+	d.quota = sessionKey{principal: caller.Principal, session: caller.Session}
 	if d.Ephemeral {
-		d.limits.session = d.LimitSession
+		d.quota.session = d.LimitSession
 	}
 	if parent != nil {
 		if d.SessionID != parent.Session && (d.SessionID != "" || cfg.RequireSessionID) {
 			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: %s", m.sessionRemedy(parent.Session))
 		}
-		d.SessionID, d.limits, d.context = parent.Session, parent.limits, contextpath.Path(parent.Context)
+		d.SessionID, d.quota, d.context = parent.Session, parent.quota, contextpath.Path(parent.Context)
 		if parent.Depth >= cfg.MaxDepth {
 			return Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
@@ -217,8 +217,8 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 }
 
 // count adds n to the open branches of a session and of its principal. m.mu is held.
-func (m *Manager) count(limits sessionKey, n int) {
-	for _, key := range []sessionKey{limits, limits.ofPrincipal()} {
+func (m *Manager) count(quota sessionKey, n int) {
+	for _, key := range []sessionKey{quota, quota.ofPrincipal()} {
 		if m.open[key] += n; m.open[key] == 0 {
 			delete(m.open, key)
 		}
@@ -230,7 +230,7 @@ func (m *Manager) count(limits sessionKey, n int) {
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	limits := m.limits.Load()
 	if open := m.open[key]; open >= limits.MaxConcurrentPerSession {
-		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
+		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.quota == key }),
 			"this session has %d branches open, the most allowed: return one with branch_return first", open)
 	}
 	open := m.open[key.ofPrincipal()]

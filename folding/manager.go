@@ -69,7 +69,7 @@ type Manager struct {
 	live     map[string]*branch // created or active
 	sessions map[sessionKey]map[*branch]struct{}
 	joined   map[sessionKey]*branch     // by thread, see Join
-	open     map[sessionKey]int         // branches by branch.limits, and by its principal
+	open     map[sessionKey]int         // branches by branch.quota, and by its principal
 	made     map[sessionKey][]time.Time // rated creations of the last minute, counted as open; oldest first
 	next     time.Time                  // no live branch is due before; zero if none lives
 	events   []Event                    // not delivered yet
@@ -101,7 +101,7 @@ type branch struct {
 	children map[*branch]struct{}
 	leases   map[*Lease]struct{}
 	ledger   *budget.Ledger
-	limits   sessionKey // against which it counts
+	quota    sessionKey // the session against whose limits it counts
 	thread   string     // that created it, or ""
 	// unattended is as in CreateRequest.
 	unattended bool
@@ -193,11 +193,11 @@ func (m *Manager) recover(active []Branch) {
 		rec.Activity.Lost += rec.Activity.InFlight
 		rec.Activity.InFlight = 0
 		rec.Status = StatusActive
-		parent, limits := m.live[rec.ParentID], sessionKey{principal: rec.Principal, session: rec.Origin}
+		parent, quota := m.live[rec.ParentID], sessionKey{principal: rec.Principal, session: rec.Origin}
 		if parent != nil {
-			limits = parent.limits
+			quota = parent.quota
 		}
-		b := m.add(rec, ledger, parent, limits, "") // the thread ended with its connection
+		b := m.add(rec, ledger, parent, quota, "") // the thread ended with its connection
 		b.changes++
 		m.emit(Event{Kind: EventRecovered, Branch: b.snapshot()})
 	}
@@ -318,11 +318,11 @@ func (m *Manager) now() time.Time {
 func (m *Manager) clock() time.Time { return m.opts.Now().UTC().Truncate(time.Microsecond) }
 
 // add makes rec a live branch. m.mu is held.
-func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits sessionKey, thread string) *branch {
-	m.count(limits, 1)
+func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, quota sessionKey, thread string) *branch {
+	m.count(quota, 1)
 	m.seq++
 	b := &branch{
-		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, limits: limits, thread: thread,
+		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, quota: quota, thread: thread,
 		children: map[*branch]struct{}{}, leases: map[*Lease]struct{}{}, freed: make(chan struct{}),
 	}
 	m.live[b.ID] = b
@@ -357,7 +357,7 @@ func (m *Manager) remove(b *branch) {
 	for _, key := range b.joined {
 		delete(m.joined, key)
 	}
-	m.count(b.limits, -1)
+	m.count(b.quota, -1)
 	if len(m.live) == 0 {
 		m.next = time.Time{}
 	}
