@@ -71,9 +71,7 @@ func resolve(name string) (encoding string, err error) {
 	}
 	if longest == "" {
 		return "", fmt.Errorf("unknown encoding or model %q: use one of the encodings %s, or the name of an OpenAI model, such as gpt-4o",
-			name, strings.Join(sorted(tokenizers), ", "))
+			name, strings.Join(slices.Sorted(maps.Keys(tokenizers)), ", "))
 	}
 	return encoding, nil
 }
-
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
