@@ -81,7 +81,7 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 		if ended = err == nil; ended {
 			s.drain()
 		}
-	case <-s.out.Failed():
+	case <-s.out.Done():
 		reason = "the host is gone"
 		if fault := s.out.Err(); !errors.Is(fault, syscall.EPIPE) {
 			err = fmt.Errorf("writing to the host: %w", fault)
@@ -121,7 +121,7 @@ func (s *stdioServer) drain() {
 	case <-done:
 	case <-time.After(stdioGrace):
 	case <-s.lifetime.Done():
-	case <-s.out.Failed():
+	case <-s.out.Done():
 	}
 }
 

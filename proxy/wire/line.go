@@ -134,10 +134,9 @@ func (e *QueueFullError) Error() string { return fmt.Sprintf("%d bytes are waiti
 // write go out together in the next. After a failed write nothing more is written, since a line
 // may be torn.
 type LineWriter struct {
-	out    io.Writer
-	limit  int           // bytes that may wait before a line is refused
-	failed chan struct{} // closed when a write failed
-	done   chan struct{} // closed at the end of the goroutine
+	out   io.Writer
+	limit int           // bytes that may wait before a line is refused
+	done  chan struct{} // closed at the end of the goroutine
 
 	mu      sync.Mutex
 	changed sync.Cond // one of the following changed
@@ -149,7 +148,7 @@ type LineWriter struct {
 
 // NewLineWriter returns a writer to out. Its goroutine ends after Close.
 func NewLineWriter(out io.Writer, limit int) *LineWriter {
-	w := &LineWriter{out: out, limit: limit, failed: make(chan struct{}), done: make(chan struct{})}
+	w := &LineWriter{out: out, limit: limit, done: make(chan struct{})}
 	w.changed.L = &w.mu
 	go w.run()
 	return w
@@ -175,7 +174,6 @@ func (w *LineWriter) run() {
 		w.mu.Lock()
 		if err != nil {
 			w.err, w.queue = err, nil
-			close(w.failed)
 			w.changed.Broadcast()
 			return
 		}
@@ -233,11 +231,8 @@ func (w *LineWriter) Close() {
 	w.changed.Broadcast()
 }
 
-// Done is closed when everything is written after Close, or a write failed.
+// Done is closed when everything is written after Close, or a write failed. Before Close, only a failed write closes it.
 func (w *LineWriter) Done() <-chan struct{} { return w.done }
-
-// Failed is closed when a write failed.
-func (w *LineWriter) Failed() <-chan struct{} { return w.failed }
 
 // Err returns the fault of the failed write; nil if there was none.
 func (w *LineWriter) Err() error {

@@ -143,7 +143,7 @@ func TestLineWriterStopsAtAFault(t *testing.T) {
 	if err := w.Offer(literal("hello")); err != nil {
 		t.Fatal(err)
 	}
-	<-w.Failed()
+	<-w.Done()
 	for range 3 {
 		if err := w.Offer(literal("hello")); err != errTorn {
 			t.Errorf("Offer after a fault: %v, want %v", err, errTorn)
