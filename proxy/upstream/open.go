@@ -284,25 +284,18 @@ func clientInfo() json.RawMessage {
 	return rawjson.Marshal(map[string]string{"name": "foldgate", "version": version.String()})
 }
 
-// ownMeta are the reserved members of _meta that a modern request must carry, for foldgate's own
-// requests.
-var ownMeta = []struct {
-	key   string
-	value func(wire.Capabilities) json.RawMessage
-}{
-	{wire.MetaProtocolVersion, func(wire.Capabilities) json.RawMessage { return rawjson.Quote(wire.VersionModern) }},
-	{wire.MetaClientCapabilities, wire.Capabilities.JSON},
-	{wire.MetaClientInfo, func(wire.Capabilities) json.RawMessage { return clientInfo() }},
-}
-
-// completeMeta returns params with the members of ownMeta that its _meta lacks. A host's own values
-// stay. params is not changed.
+// completeMeta returns params with the reserved members of _meta that a modern request must carry and that
+// its own lacks. A host's own values stay. params is not changed.
 func completeMeta(params json.RawMessage, c wire.Capabilities) json.RawMessage {
-	meta, _ := rawjson.Get(params, "_meta")
-	for _, m := range ownMeta {
-		if _, ok := rawjson.Get(meta, m.key); !ok {
-			params = rawjson.Set(params, m.value(c), "_meta", m.key)
-		}
+	has := wire.ReadMeta(params)
+	if has.ProtocolVersion == nil {
+		params = rawjson.Set(params, rawjson.Quote(wire.VersionModern), "_meta", wire.MetaProtocolVersion)
+	}
+	if has.ClientCapabilities == nil {
+		params = rawjson.Set(params, c.JSON(), "_meta", wire.MetaClientCapabilities)
+	}
+	if has.ClientInfo == nil {
+		params = rawjson.Set(params, clientInfo(), "_meta", wire.MetaClientInfo)
 	}
 	return params
 }
