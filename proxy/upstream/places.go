@@ -27,9 +27,7 @@ type places struct {
 	all   int                  // most connections, for all
 	each  int                  // and for one principal
 	taken map[*reconnector]int // mostly 1; a second while the first ends
-	sum   int
-	by    map[string]int // sum by principal
-	freed chan struct{}  // closed when a place becomes free
+	freed chan struct{}        // closed when a place becomes free
 }
 
 // limit sets how many connections there may be. A reload can change it while some are open.
@@ -37,7 +35,7 @@ func (p *places) limit(all, each int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all, p.each = all, each; p.taken == nil {
-		p.taken, p.by, p.freed = map[*reconnector]int{}, map[string]int{}, make(chan struct{})
+		p.taken, p.freed = map[*reconnector]int{}, make(chan struct{})
 	}
 }
 
@@ -48,14 +46,18 @@ func (p *places) take(ctx context.Context, r *reconnector) error {
 	deadline := time.After(placeWait)
 	for ending := false; ; {
 		p.mu.Lock()
-		if r.server.Builtin() || p.sum < p.all && p.by[principal] < p.each {
+		sum, mine := 0, 0
+		for holder, n := range p.taken {
+			if sum += n; holder.of.group.Principal == principal {
+				mine += n
+			}
+		}
+		if r.server.Builtin() || sum < p.all && mine < p.each {
 			p.taken[r]++
-			p.sum++
-			p.by[principal]++
 			p.mu.Unlock()
 			return nil
 		}
-		holders, freed, own := slices.Collect(maps.Keys(p.taken)), p.freed, p.by[principal] >= p.each
+		holders, freed, own := slices.Collect(maps.Keys(p.taken)), p.freed, mine >= p.each
 		all, each := p.all, p.each
 		p.mu.Unlock()
 		ending = ending || retireIdlest(holders, principal, own)
@@ -94,10 +96,6 @@ func (p *places) free(r *reconnector) {
 	if p.taken[r]--; p.taken[r] == 0 {
 		delete(p.taken, r)
 	}
-	if p.by[r.of.group.Principal]--; p.by[r.of.group.Principal] == 0 {
-		delete(p.by, r.of.group.Principal)
-	}
-	p.sum--
 	close(p.freed)
 	p.freed = make(chan struct{})
 }
