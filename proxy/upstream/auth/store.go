@@ -49,10 +49,7 @@ func fileOf(upstream, principal string) string {
 	return upstream + "@" + who
 }
 
-const (
-	sealVersion = 1
-	maxSealed   = 1 << 20 // bytes of a file
-)
+const sealVersion = 1
 
 // lock makes this process the only one that changes a login.
 func (s *store) lock(ctx context.Context, file string) (unlock func(), err error) {
