@@ -37,13 +37,12 @@ type Logins struct {
 	log   *slog.Logger
 	path  func(string) string // of a file that the configuration names
 
-	lifetime context.Context // of pages to log in
+	lifetime context.Context // of pages to log in, until Close
 	end      context.CancelFunc
 
-	mu     sync.Mutex
-	all    map[string]*Login // by file, at most maxLogins
-	closed bool
-	work   sync.WaitGroup // requests for tokens that are under way
+	mu   sync.Mutex
+	all  map[string]*Login // by file, at most maxLogins
+	work sync.WaitGroup    // requests for tokens that are under way
 }
 
 // New returns the logins of a gateway, or of a command of its operator.
@@ -108,9 +107,8 @@ func (ls *Logins) For(upstream string, u *config.Upstream, principal string) *Lo
 // Close ends the pages to log in, and waits for the requests for tokens that are under way: a token must
 // not get lost.
 func (ls *Logins) Close() {
-	ls.end()
 	ls.mu.Lock()
-	ls.closed = true
+	ls.end()
 	ls.mu.Unlock()
 	ls.work.Wait()
 }
@@ -121,10 +119,11 @@ var errClosed = errors.New("foldgate is shutting down")
 func (ls *Logins) start(f func()) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if !ls.closed {
+	open := ls.lifetime.Err() == nil
+	if open {
 		ls.work.Go(f)
 	}
-	return !ls.closed
+	return open
 }
 
 // Codes of an [Error].
