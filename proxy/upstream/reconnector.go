@@ -33,7 +33,7 @@ type reconnector struct {
 
 	mu      sync.Mutex
 	current conn.Conn
-	raw     conn.Conn     // current without its translation
+	use     idler         // of current without its translation; nil if it does not know whether calls use it
 	asked   time.Time     // when Connection last returned current
 	since   time.Time     // when the last connection opened; zero: there was none
 	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
@@ -177,6 +177,7 @@ func (r *reconnector) attempt() {
 	if err == nil {
 		c = r.connect(raw, in, host)
 	}
+	use, _ := raw.(idler)
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero() || r.login != nil || r.server.again, r.closed, r.trying
 	switch {
@@ -188,17 +189,17 @@ func (r *reconnector) attempt() {
 	case err != nil:
 		r.failed(err)
 	case !closed:
-		r.current, r.raw, r.since, r.asked, r.err, r.fails, r.login = c, raw, time.Now(), time.Now(), nil, 0, nil
+		r.current, r.use, r.since, r.asked, r.err, r.fails, r.login = c, use, time.Now(), time.Now(), nil, 0, nil
 	}
 	r.mu.Unlock()
 	if err == nil {
 		if closed {
 			_ = c.Close()
 		}
-		r.tasks.Go(func() { r.keep(c, raw) })
-	}
-	if err == nil && !closed {
-		cs.owner.Opened(r.server, c, again)
+		r.tasks.Go(func() { r.keep(c, use) })
+		if !closed {
+			cs.owner.Opened(r.server, c, again)
+		}
 	}
 	r.mu.Lock()
 	r.trying = nil
@@ -229,11 +230,11 @@ func (r *reconnector) await(loggedIn func() bool) {
 }
 
 // keep waits for the end of a connection, and ends it if it is idle for too long.
-func (r *reconnector) keep(c, raw conn.Conn) {
+func (r *reconnector) keep(c conn.Conn, use idler) {
 	limit := r.server.idle
 	check := time.NewTimer(limit)
 	defer check.Stop()
-	if _, measurable := raw.(idler); limit == 0 || !measurable {
+	if limit == 0 || use == nil {
 		check.Stop()
 	}
 	for {
@@ -264,14 +265,13 @@ type idler interface {
 // idle returns since when the connection is unused. ok is false if it is used, or not open.
 func (r *reconnector) idle() (since time.Time, ok bool) {
 	r.mu.Lock()
-	c, asked := r.current, r.asked
-	raw, measurable := r.raw.(idler)
-	ok = c != nil && measurable && r.trying == nil && !isDone(c)
+	c, use, asked := r.current, r.use, r.asked
+	ok = c != nil && use != nil && r.trying == nil && !isDone(c)
 	r.mu.Unlock()
 	if !ok {
 		return since, false
 	}
-	if since, ok = raw.idle(); since.Before(asked) {
+	if since, ok = use.idle(); since.Before(asked) {
 		since = asked
 	}
 	user, translated := c.(interface{ InUse() bool })
@@ -287,7 +287,7 @@ func (r *reconnector) retire() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.current
-	if raw, ok := r.raw.(idler); c == nil || !ok || !raw.retire() {
+	if c == nil || r.use == nil || !r.use.retire() {
 		return false
 	}
 	r.current, r.since = nil, time.Time{}
