@@ -506,10 +506,10 @@ func (cs *Connections) reconnector(server *Server) *reconnector {
 	defer cs.mu.Unlock()
 	r := cs.servers[server]
 	if r == nil {
-		r = &reconnector{server: server, of: cs, closed: cs.closed}
 		server.mu.Lock()
 		defer server.mu.Unlock()
-		if r.closed = r.closed || server.gone != nil; !r.closed {
+		r = &reconnector{server: server, of: cs, closed: cs.closed || server.gone != nil}
+		if !r.closed {
 			cs.servers[server], server.held[r] = r, struct{}{}
 		}
 	}
