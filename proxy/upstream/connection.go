@@ -264,12 +264,12 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 		id = s.calls.suspect(own)
 	}
 	switch {
-	case method != "" && lit != nil:
-		s.refused(method, conn.RuleUnreadable, err, own)
-		e := &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
-		s.aside(wire.Message{ID: lit, Error: e.JSON()})
 	case method != "":
 		s.refused(method, conn.RuleUnreadable, err, own)
+		if lit != nil {
+			e := &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
+			s.aside(wire.Message{ID: lit, Error: e.JSON()})
+		}
 	case id != 0 && s.calls.resolve(id, wire.Message{}, err, own):
 	default:
 		s.warn("not a message, skipped", "line", s.cfg.clip(head), "because", err)
