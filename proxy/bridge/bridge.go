@@ -65,7 +65,7 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 	shared := func() sharedConn {
 		return sharedConn{Conn: c, hosts: h, everyone: host.Everyone, serving: map[*conn.Request]struct{}{}}
 	}
-	switch modern := c.Info().Modern() || host.Shared; {
+	switch modern := c.Info().Modern() || host.View; {
 	case host.Modern && modern:
 		w := shared()
 		return &w, &w

@@ -106,13 +106,14 @@ const (
 
 // Host describes the hosts that use a connection.
 type Host struct {
-	// Modern means that they speak the modern era.
+	// Modern means that they speak the modern era. Such hosts share the connection, so progress
+	// tokens are made unique.
 	Modern bool
 	// Everyone means that they may have several principals.
 	Everyone bool
-	// Shared means that the connection itself is one that modern hosts share, and the host is a legacy
+	// View means that the connection is a view of one that modern hosts share, and the host is a legacy
 	// one.
-	Shared bool
+	View bool
 	// Initialize holds the params of the host's initialize. It is nil if several hosts share the
 	// connection.
 	Initialize json.RawMessage

@@ -80,7 +80,7 @@ func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 		t.tokens[t.wireToken(c)] = c
 	}
 	t.mu.Unlock()
-	if c.token != nil && t.cfg.Shared {
+	if c.token != nil && t.cfg.Host.Modern {
 		return c, rawjson.Set(r.Params, c.idLiteral(), "_meta", "progressToken"), nil
 	}
 	return c, r.Params, nil
@@ -90,7 +90,7 @@ func (c *call) idLiteral() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
 // wireToken returns the key of c's token as the server sees it.
 func (t *calls) wireToken(c *call) string {
-	if t.cfg.Shared {
+	if t.cfg.Host.Modern {
 		return string(c.idLiteral())
 	}
 	return tokenKey(c.token)
@@ -223,7 +223,7 @@ func (t *calls) suspect(own *call) int64 {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.open) == 1 && !t.cfg.Everyone {
+	if len(t.open) == 1 && !t.cfg.Host.Everyone {
 		for id := range t.open {
 			return id
 		}
@@ -280,7 +280,7 @@ func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	t.mu.Lock()
 	c = t.tokens[tokenKey(lit)]
 	t.mu.Unlock()
-	if !t.cfg.Shared {
+	if !t.cfg.Host.Modern {
 		return c, true
 	}
 	if c == nil {

@@ -80,8 +80,8 @@ func events(w http.ResponseWriter, events ...string) {
 func (f *fakeHTTP) config(t *testing.T) Config {
 	return Config{
 		Name: "fake", URL: f.URL + "/mcp", Log: testLog(t),
-		Headers:    map[string]string{"authorization": "Bearer ours"},
-		Initialize: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"h"}}`),
+		Headers: map[string]string{"authorization": "Bearer ours"},
+		Host:    conn.Host{Initialize: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"h"}}`)},
 	}
 }
 
@@ -150,7 +150,7 @@ func TestHTTPModern(t *testing.T) {
 		return true
 	})
 	cfg := f.config(t)
-	cfg.Initialize = nil
+	cfg.Host.Initialize = nil
 	cfg.Handler = handles(func(m wire.Message) { t.Errorf("Handle(%s)", m.Raw) })
 	l := open(t, cfg)
 	if !l.Info().Modern() {
@@ -439,7 +439,7 @@ func TestHTTPGetStream(t *testing.T) {
 		return true
 	})
 	cfg := f.config(t)
-	cfg.Shared = true
+	cfg.Host.Modern = true
 	asked := make(chan wire.Message, 1)
 	cfg.Handler = handles(func(m wire.Message) { asked <- m })
 	l := open(t, cfg)
@@ -533,7 +533,7 @@ func BenchmarkHTTPCall(b *testing.B) {
 				}
 			}))
 			defer srv.Close()
-			l := open(b, Config{Name: "bench", URL: srv.URL, Initialize: ownInitialize(wire.AllCapabilities), Log: quiet})
+			l := open(b, Config{Name: "bench", URL: srv.URL, Host: conn.Host{Initialize: ownInitialize(wire.AllCapabilities)}, Log: quiet})
 			defer l.Close()
 			b.ReportAllocs()
 			for b.Loop() {

@@ -37,21 +37,16 @@ type Config struct {
 	URL     string
 	Headers map[string]string
 	Login   *auth.Login
-	// Initialize holds the host's own initialize params, repeated word for word to a legacy server.
-	// If it is nil, foldgate speaks for itself: the modern era if the server has it, else
-	// initialize with params of its own.
-	Initialize json.RawMessage
+	// Host describes the hosts that use the connection. Its Initialize is repeated word for word to a
+	// legacy server. If that is nil, foldgate speaks for itself: the modern era if the server has it,
+	// else initialize with params of its own. With Everyone, a message that names no call is dropped:
+	// it could be about another principal's call, which was given up.
+	Host conn.Host
 	// Slow means that the last attempt ended without an answer. The server then gets all of the time for
 	// one start: foldgate does not probe for the modern era.
 	Slow bool
 	// Capabilities are what foldgate declares where it speaks for itself.
 	Capabilities wire.Capabilities
-	// Shared means that several host sessions use the connection, so that progress tokens must be
-	// made unique.
-	Shared bool
-	// Everyone means that several principals use the connection. A message that names no call is
-	// dropped: it could be about another principal's call, which was given up.
-	Everyone bool
 	// Handler takes messages of the server that belong to no request.
 	Handler conn.Handler
 	// MaxMessage is the largest message that is read, in bytes. A larger one fails the call that it
@@ -158,7 +153,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 	}
 	var unreachable *dialError
 	var login *LoginError
-	params := cfg.Initialize
+	params := cfg.Host.Initialize
 	if params == nil && cfg.Slow {
 		params = ownInitialize(cfg.Capabilities)
 	}

@@ -88,7 +88,7 @@ func TestSDKServers(t *testing.T) {
 				t.Cleanup(srv.Close)
 				cfg.Command, cfg.URL = nil, srv.URL
 			}
-			cfg.Initialize = tt.initialize
+			cfg.Host.Initialize = tt.initialize
 			asked := make(chan wire.Message, 64)
 			cfg.Handler = handles(func(m wire.Message) {
 				if m.IsRequest() {

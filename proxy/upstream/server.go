@@ -403,7 +403,7 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 	s.mu.Lock()
 	slow := errors.Is(s.fault, ErrNoAnswer)
 	s.mu.Unlock()
-	c, err := s.open(ctx, Config{Initialize: host.Initialize, Slow: slow, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: login})
+	c, err := s.open(ctx, Config{Host: host, Slow: slow, Capabilities: cs.group.Capabilities, Handler: handler, Login: login})
 	if lifetime.Err() != nil && err != nil {
 		return nil, err // the host is gone, which is no fault of s
 	}

@@ -17,7 +17,7 @@ const endpointTimeout = 10 * time.Second
 // waits for the event that names the endpoint, and initializes.
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	h := newHTTPConn(cfg)
-	params := cfg.Initialize
+	params := cfg.Host.Initialize
 	if params == nil {
 		params = ownInitialize(cfg.Capabilities)
 	}

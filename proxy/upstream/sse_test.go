@@ -62,7 +62,7 @@ func newFakeSSE(t *testing.T, endpoint string) *httptest.Server {
 func TestSSE(t *testing.T) {
 	srv := newFakeSSE(t, "/messages?sessionId=1")
 	for _, params := range []json.RawMessage{nil, json.RawMessage(`{"protocolVersion":"2025-06-18"}`)} {
-		l := open(t, Config{Name: "old", URL: srv.URL + "/sse", Initialize: params, Log: testLog(t)})
+		l := open(t, Config{Name: "old", URL: srv.URL + "/sse", Host: conn.Host{Initialize: params}, Log: testLog(t)})
 		if l.Info().Version != "2024-11-05" {
 			t.Errorf("info() = %+v", l.Info())
 		}

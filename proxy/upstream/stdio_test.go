@@ -46,7 +46,7 @@ func TestStdioNegotiate(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := childConfig(t, tt.mode)
-			cfg.Initialize = tt.initialize
+			cfg.Host.Initialize = tt.initialize
 			l := open(t, cfg)
 			if got := l.Info().Version; got != tt.want {
 				t.Errorf("info().Version = %q, want %q", got, tt.want)
@@ -209,7 +209,7 @@ func TestStdioConcurrentEvents(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprintf("shared=%v", shared), func(t *testing.T) {
 			cfg := childConfig(t, "legacy")
-			cfg.Shared = shared
+			cfg.Host.Modern = shared
 			cfg.Handler = handles(func(m wire.Message) { t.Errorf("Handle(%s)", m.Raw) })
 			l := open(t, cfg)
 			var wg sync.WaitGroup
@@ -450,7 +450,7 @@ func TestStdioFiles(t *testing.T) {
 		return len(fds)
 	}
 	cfg := childConfig(t, "legacy")
-	cfg.Initialize = ownInitialize(wire.AllCapabilities)
+	cfg.Host.Initialize = ownInitialize(wire.AllCapabilities)
 	before := 0
 	for i := range 12 {
 		l := open(t, cfg)

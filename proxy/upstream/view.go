@@ -25,7 +25,7 @@ func (cs *Connections) view(r *reconnector) conn.Conn {
 	v := cs.views[r.server]
 	if v == nil {
 		v = &view{shared: r, done: make(chan struct{})}
-		v.seen, _ = r.server.set.options.Bridge(r.server.Key, conn.Host{Shared: true, Initialize: cs.initialize}, v, handler{cs.owner, r.server, &v.seen})
+		v.seen, _ = r.server.set.options.Bridge(r.server.Key, conn.Host{View: true, Initialize: cs.initialize}, v, handler{cs.owner, r.server, &v.seen})
 		r.server.mu.Lock()
 		if cs.closed || r.server.gone != nil {
 			_ = v.Close()
