@@ -57,7 +57,7 @@ type Options struct {
 	Folding func() *interceptor.FoldPolicy
 	Limits  func() *interceptor.Limits // nil for none
 	Parts   Parts
-	Log     *slog.Logger
+	Log     *slog.Logger             // Open makes it take the secrets out of what it logs
 	Traces  oteltrace.TracerProvider // nil for none
 	Meters  metric.MeterProvider     // nil for none
 }
@@ -66,8 +66,6 @@ type Options struct {
 // those that need the state directory are nil.
 type Engine struct {
 	Options
-	Log *slog.Logger // takes the secrets out of what it logs
-
 	Counter    *budget.Counter
 	Scrubber   *scrub.Scrubber
 	Boundary   *interceptor.Boundary
@@ -109,7 +107,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 		return err
 	}
 	e.Boundary = &interceptor.Boundary{Scrubber: e.Scrubber, Policy: e.scrubPolicy}
-	e.Log = slog.New(scrubLog{e.Options.Log.Handler(), e.Boundary}) // nothing was logged before
+	e.Log = slog.New(scrubLog{e.Log.Handler(), e.Boundary}) // nothing was logged before
 	e.Tokens = interceptor.TokenMeter{Counter: e.Counter, ImageTokens: cfg.Budget.ImageTokens}
 	if !e.Parts.Has(Meter | Fold | Trace) {
 		return nil
