@@ -98,7 +98,7 @@ func TestReasonOfAWithdrawnQuestionIsScrubbed(t *testing.T) {
 	}
 	r.close()
 	told := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + wire.MethodCancelled}}) {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + wire.MethodCancelled}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func TestChain(t *testing.T) {
 		t.Errorf("not scrubbed: %s", answer)
 	}
 	records := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,9 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/metric"
-	oteltrace "go.opentelemetry.io/otel/trace"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/bridge"
@@ -40,9 +37,7 @@ const (
 // [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All methods are safe for
 // concurrent use.
 type Gateway struct {
-	cfg      config.Config            // at the start: for what no reload changes
 	settings atomic.Pointer[settings] // in force
-	log      *slog.Logger
 
 	// Of reloads; see WithSource and Reload.
 	load        func() (config.Config, error)
@@ -57,9 +52,7 @@ type Gateway struct {
 	end      context.CancelFunc
 	wg       sync.WaitGroup // goroutines of the gateway itself
 
-	*engine.Engine                          // below the router; Close closes it
-	traces         oteltrace.TracerProvider // nil without telemetry, as meters
-	meters         metric.MeterProvider
+	*engine.Engine // below the router; Close closes it
 
 	// Parts.
 	pins    *pins.Store // the definitions that servers gave
@@ -77,13 +70,17 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
-	g := &Gateway{cfg: cfg, log: log, tried: cfg.Sum}
+	g := &Gateway{tried: cfg.Sum}
 	g.settings.Store(newSettings(cfg, nil, log)) // without servers, which openParts makes
 	g.lifetime, g.end = context.WithCancel(context.Background())
-	for _, o := range options {
-		o(g)
+	o := engine.Options{
+		Start: cfg, Config: func() *config.Config { return &g.settings.Load().Config }, Limits: func() *interceptor.Limits { return g.settings.Load().Limits },
+		Folding: func() *interceptor.FoldPolicy { return &g.settings.Load().folding }, Log: log,
 	}
-	if err := g.open(); err != nil {
+	for _, option := range options {
+		option(g, &o)
+	}
+	if err := g.open(o); err != nil {
 		g.end()
 		return nil, err
 	}
@@ -114,16 +111,11 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 }
 
 // open opens the engine, then what routes messages.
-func (g *Gateway) open() (err error) {
-	g.Engine, err = engine.Open(g.lifetime, engine.Options{
-		Start: g.cfg, Config: func() *config.Config { return &g.settings.Load().Config }, Limits: g.limits,
-		Folding: func() *interceptor.FoldPolicy { return &g.settings.Load().folding }, Log: g.log, Traces: g.traces, Meters: g.meters,
-	})
-	if err != nil {
+func (g *Gateway) open(o engine.Options) (err error) {
+	if g.Engine, err = engine.Open(g.lifetime, o); err != nil {
 		return err
 	}
-	g.log = g.Log
-	g.settings.Store(newSettings(g.cfg, nil, g.log)) // what the settings log is scrubbed, too
+	g.settings.Store(newSettings(g.Start, nil, g.Log)) // what the settings log is scrubbed, too
 	if err = g.openLimits(g.settings.Load()); err == nil {
 		err = g.openParts()
 	}
@@ -145,26 +137,23 @@ func (g *Gateway) openLimits(st *settings) (err error) {
 
 // openParts makes what routes messages, from the servers inwards.
 func (g *Gateway) openParts() error {
-	g.bridge = bridge.New(g.lifetime, g.Replica, g.log)
+	g.bridge = bridge.New(g.lifetime, g.Replica, g.Log)
 	g.servers = upstream.NewSet(upstream.Options{
-		Config: g.cfg, Log: g.log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
+		Config: g.Start, Log: g.Log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
 		TokenOf:   func(issuer, principal string) string { return g.settings.Load().access.Auth.TokenOf(issuer, principal) },
 		LoginTold: func(e upstream.LoginEvent) { recordLogin(g.Recorder, e, "") },
 	})
-	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
-	g.pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
+	g.settings.Load().Servers = g.servers.Servers(g.Start, nil)
+	g.pins = pins.Open(g.Start.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
 		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
+		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.Log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)
 	g.Tools.SetModels(llm.Open, g.router.Chain)
 	return g.watchState()
 }
-
-// limits returns the limits in force, nil for none.
-func (g *Gateway) limits() *interceptor.Limits { return g.settings.Load().Limits }
 
 // every calls f at intervals, in a goroutine, until the gateway closes.
 func (g *Gateway) every(interval time.Duration, f func()) {
@@ -228,7 +217,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		g.log.Warn("shutdown did not finish in time")
+		g.Log.Warn("shutdown did not finish in time")
 	}
 	return g.Engine.Close(ctx)
 }
@@ -236,34 +225,34 @@ func (g *Gateway) Close(ctx context.Context) error {
 // RunStdio serves one host on in and out until it leaves or ctx is done. out carries nothing but
 // protocol.
 func (g *Gateway) RunStdio(ctx context.Context, in io.Reader, out io.Writer) error {
-	return server.ServeStdio(ctx, g.router, in, out, g.log)
+	return server.ServeStdio(ctx, g.router, in, out, g.Log)
 }
 
 // RunHTTP serves hosts on the configured address until ctx is done, then lets calls in flight
 // finish. ready is told the address once the gateway listens on it.
 func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
-	ln, err := server.Listen(ctx, g.cfg.Listen)
+	ln, err := server.Listen(ctx, g.Start.Listen)
 	if err != nil {
 		return err
 	}
 	plain := ln
-	if g.cfg.Secure() {
-		cert, err := readCertificate(g.cfg)
+	if g.Start.Secure() {
+		cert, err := readCertificate(g.Start)
 		if err != nil {
 			return errors.Join(err, ln.Close())
 		}
 		g.certificate.Store(cert)
 		// HTTP/1.1 only: the limits on slow readers are limits on connections.
 		ln = tls.NewListener(ln, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return g.certificate.Load(), nil }, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
-	} else if g.cfg.Exposed() {
-		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
+	} else if g.Start.Exposed() {
+		g.Log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.Start.Listen)
 	}
 	set, peers, err := g.openReplicas(ctx)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
-		Log: g.log, Access: func() *server.Access { return &g.settings.Load().access },
+		Log: g.Log, Access: func() *server.Access { return &g.settings.Load().access },
 		Ready: g.ready, Control: g.controlOf, Replicas: set,
 	})
 	grace := shutdownWait
@@ -282,11 +271,11 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	g.reloading.Unlock()
 	g.warm(g.settings.Load().Servers)
 	g.wg.Go(func() {
-		if err := control.Serve(g.lifetime, g.Dir, g.controlSocket(), g.log); err != nil {
-			g.log.Warn("this gateway takes no commands of its operator", "err", err)
+		if err := control.Serve(g.lifetime, g.Dir, g.controlSocket(), g.Log); err != nil {
+			g.Log.Warn("this gateway takes no commands of its operator", "err", err)
 		}
 	})
-	if g.load != nil && g.cfg.File != "" {
+	if g.load != nil && g.Start.File != "" {
 		g.watch()
 	}
 	return server.Serve(ctx, ln, e, e.Handler(), grace)
@@ -320,7 +309,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 	}
 	ok = true
 	if err := g.Journal.Err(); err != nil {
-		out.Status, out.Trace, ok = "unready", err.Error(), g.cfg.Trace.OnError != "refuse"
+		out.Status, out.Trace, ok = "unready", err.Error(), g.Start.Trace.OnError != "refuse"
 	}
 	if set := g.replicas.Load(); set != nil {
 		st := set.Status()

@@ -101,7 +101,7 @@ func newCostHost(tb testing.TB, modern bool, size, upstreams, tools int, all ...
 	g.servers.Dial = func(context.Context, upstream.Config) (conn.Conn, error) {
 		return &costConn{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
-	e := server.NewHTTP(g.router, server.HTTPOptions{Log: g.log})
+	e := server.NewHTTP(g.router, server.HTTPOptions{Log: g.Log})
 	tb.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
 		_ = g.Close(context.Background())

@@ -42,7 +42,7 @@ func shown(b folding.Branch) control.Branch {
 
 // Budgets implements [control.Gateway].
 func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
-	l := g.limits()
+	l := g.Limits()
 	if l == nil {
 		return nil, errNoLimits
 	}
@@ -93,7 +93,7 @@ func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, 
 		for _, s := range before[:min(len(before), maxResets)] {
 			g.Recorder.Crossed(limits.Crossing{State: s, Kind: "reset"})
 		}
-		g.log.Info("the operator reset a limit", "limit", limit, "subject", subject, "counts", n)
+		g.Log.Info("the operator reset a limit", "limit", limit, "subject", subject, "counts", n)
 	}
 	return n, err
 }

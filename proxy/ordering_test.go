@@ -122,7 +122,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	close(leave)
 	(<-second).Sent()
 	var calls, causes []string
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{}) {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

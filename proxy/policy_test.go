@@ -56,7 +56,7 @@ func TestRequestsWithoutIDReachNoServer(t *testing.T) {
 				}
 				r.close()
 				var refused []string
-				for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/reject"}}) {
+				for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/reject"}}) {
 					if err != nil {
 						t.Fatal(err)
 					}

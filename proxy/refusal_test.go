@@ -87,7 +87,7 @@ func TestRefusedParamsAreRecorded(t *testing.T) {
 		}
 	}
 	blocked := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/request", "mcp/response"}}) {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/request", "mcp/response"}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

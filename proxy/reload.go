@@ -19,13 +19,13 @@ import (
 // WithSource lets an HTTP gateway read its configuration again, by load: when the text of its file
 // changes, and when [Gateway.Reload] is called.
 func WithSource(load func() (config.Config, error)) Option {
-	return func(g *Gateway) { g.load = load }
+	return func(g *Gateway, _ *engine.Options) { g.load = load }
 }
 
 // Reload reads the configuration again and puts it in force without ending a session. If it can't be
 // used, Reload returns why, and the old configuration stays in force.
 func (g *Gateway) Reload() (done control.Reloaded, err error) {
-	if g.cfg.Listen == "" || g.load == nil {
+	if g.Start.Listen == "" || g.load == nil {
 		return done, errors.New("a gateway on standard input and output does not reload, because its agent runs as the same user and could lift its own limits: restart it")
 	}
 	g.reloading.Lock()
@@ -41,14 +41,14 @@ func (g *Gateway) Reload() (done control.Reloaded, err error) {
 	if err != nil {
 		err = errors.New(g.Boundary.Text(err.Error()))
 		g.reloadFault.Store(&err)
-		g.log.Error("the configuration was not reloaded, and the one of before stays in force", "err", err)
+		g.Log.Error("the configuration was not reloaded, and the one of before stays in force", "err", err)
 		g.Recorder.Configuration(configured{Event: "refused", Version: version.String(), Config: next.Sum})
 		return done, err
 	}
 	g.reloadFault.Store(nil)
-	g.log.Info("configuration reloaded", "changed", done.Changed, "sha256", done.Config)
+	g.Log.Info("configuration reloaded", "changed", done.Changed, "sha256", done.Config)
 	if len(done.Restart) > 0 {
-		g.log.Warn("these keys take effect only after a restart, and stay as they were", "keys", done.Restart)
+		g.Log.Warn("these keys take effect only after a restart, and stay as they were", "keys", done.Restart)
 	}
 	g.Recorder.Configuration(configured{"reload", version.String(), done.Config, done.Changed, done.Restart})
 	return done, nil
@@ -87,7 +87,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 			return done, err
 		}
 	}
-	now := newSettings(next, before.access.Auth, g.log)
+	now := newSettings(next, before.access.Auth, g.Log)
 	if err := g.openLimits(now); err != nil {
 		return done, err
 	}
@@ -120,7 +120,7 @@ func (g *Gateway) endBranches(next *config.Config) {
 			continue
 		}
 		if _, err := g.Branches.End(g.lifetime, b.ID, folding.ReasonOperator, "its principal may no longer use foldgate"); err != nil && !errors.Is(err, folding.ErrNotFound) {
-			g.log.Error("branch of a principal that was removed", "branch_id", b.ID, "err", err)
+			g.Log.Error("branch of a principal that was removed", "branch_id", b.ID, "err", err)
 		}
 	}
 }
@@ -157,13 +157,13 @@ const watchEvery = 2 * time.Second
 // the file, since a mounted directory may be swapped as a whole, without an event for the file.
 func (g *Gateway) watch() {
 	look := func() string {
-		data, err := os.ReadFile(g.cfg.File)
+		data, err := os.ReadFile(g.Start.File)
 		if err != nil {
 			return err.Error()
 		}
 		return config.Sum(data)
 	}
-	seen, unread := g.cfg.Sum, "" // at the last look; a fault that was reported
+	seen, unread := g.Start.Sum, "" // at the last look; a fault that was reported
 	g.every(watchEvery, func() {
 		before := seen
 		seen = look()

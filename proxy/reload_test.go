@@ -27,7 +27,7 @@ func TestAddedPrincipalIsServedAtOnce(t *testing.T) {
 	r := newRigWith(t, true, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}, func(c *config.Config) {
 		c.Principals = map[string]*config.Principal{"first": {Token: "token-of-the-first-one"}}
 	})
-	next := r.g.cfg
+	next := r.g.Start
 	for n := range 20 {
 		next.Principals = maps.Clone(next.Principals)
 		name := fmt.Sprint("added", n)
@@ -47,7 +47,7 @@ func TestAddedServerIsConnected(t *testing.T) {
 		c.PublicURL = "https://gateway.example"
 		c.Auth.Issuers = map[string]*auth.Issuer{"corp": {URL: "https://login.example"}}
 	})
-	next := r.g.cfg
+	next := r.g.Start
 	r.apply(next)
 	time.Sleep(100 * time.Millisecond) // for what the first reload still does
 	next.Upstreams = maps.Clone(next.Upstreams)

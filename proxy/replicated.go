@@ -25,7 +25,7 @@ func (g *Gateway) openReplicas(ctx context.Context) (*replicas.Set, net.Listener
 	if g.Replica == "" {
 		return nil, nil, nil
 	}
-	c := &g.cfg
+	c := &g.Start
 	ln, err := server.Listen(ctx, c.Replicas.Listen)
 	if err != nil {
 		return nil, nil, err
@@ -35,7 +35,7 @@ func (g *Gateway) openReplicas(ctx context.Context) (*replicas.Set, net.Listener
 		return nil, nil, errors.Join(err, ln.Close())
 	}
 	set, err := replicas.New(replicas.Options{
-		Name: g.Replica, Address: cmp.Or(c.Replicas.Address, ln.Addr().String()), Key: string(c.Replicas.Key), DB: db, Config: c.Sum, Version: version.String(), Log: g.log,
+		Name: g.Replica, Address: cmp.Or(c.Replicas.Address, ln.Addr().String()), Key: string(c.Replicas.Key), DB: db, Config: c.Sum, Version: version.String(), Log: g.Log,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, ln.Close())
@@ -54,10 +54,10 @@ func (g *Gateway) drained(ctx context.Context, set *replicas.Set, ln net.Listene
 		case <-g.lifetime.Done():
 			return
 		}
-		g.log.Info("stopping: new sessions go to other replicas", "seconds", g.cfg.Replicas.DrainSeconds)
+		g.Log.Info("stopping: new sessions go to other replicas", "seconds", g.Start.Replicas.DrainSeconds)
 		set.Drain()
 		select {
-		case <-time.After(time.Duration(g.cfg.Replicas.DrainSeconds) * time.Second):
+		case <-time.After(time.Duration(g.Start.Replicas.DrainSeconds) * time.Second):
 			server.TurnAway(ln)
 		case <-g.lifetime.Done():
 		}

@@ -101,7 +101,7 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 	out := bufio.NewWriterSize(control.PatientWriter{ResponseWriter: w}, 64<<10)
 	err := cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), []string{filepath.Join(g.Dir, "trace")}, f)), out.Flush())
 	if err != nil && r.Context().Err() == nil {
-		g.log.Warn("the trace could not be read for an auditor", "err", err)
+		g.Log.Warn("the trace could not be read for an auditor", "err", err)
 		panic(http.ErrAbortHandler) // the reader must not take a part for the whole
 	}
 }

@@ -11,17 +11,18 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/replicas"
 )
 
 // Option changes how a [Gateway] is made.
-type Option func(*Gateway)
+type Option func(*Gateway, *engine.Options)
 
 // WithTelemetry sends spans and metrics to the providers, either of which may be nil. They are for
 // this gateway alone and must outlive it: the last spans end with [Gateway.Close], and its state is
 // read until the meters are shut down.
 func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider) Option {
-	return func(g *Gateway) { g.traces, g.meters = traces, meters }
+	return func(_ *Gateway, o *engine.Options) { o.Traces, o.Meters = traces, meters }
 }
 
 // SpanIDs returns the id generator that the provider of traces must have, so that spans carry the
@@ -30,10 +31,10 @@ func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs{} }
 
 // watchState makes the metrics of the gateway's state: sessions, upstreams, the journal.
 func (g *Gateway) watchState() error {
-	if g.meters == nil {
+	if g.Meters == nil {
 		return nil
 	}
-	m := g.meters.Meter("github.com/foldgate/foldgate")
+	m := g.Meters.Meter("github.com/foldgate/foldgate")
 	sessions, err1 := m.Int64ObservableGauge("foldgate.sessions.active", metric.WithUnit("{session}"),
 		metric.WithDescription("Host sessions that are open. The modern era has none on HTTP."))
 	up, err2 := m.Int64ObservableGauge("foldgate.upstream.up", metric.WithUnit("{upstream}"),

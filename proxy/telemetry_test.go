@@ -78,7 +78,7 @@ func opened(t *testing.T, result string) string {
 func exported(t *testing.T, g *Gateway) map[string][2]string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := render.Write(&out, render.OTLP, query.Scan(t.Context(), filepath.Join(g.cfg.Path(g.cfg.StateDir), "trace"), query.Filter{})); err != nil {
+	if err := render.Write(&out, render.OTLP, query.Scan(t.Context(), filepath.Join(g.Start.Path(g.Start.StateDir), "trace"), query.Filter{})); err != nil {
 		t.Fatal(err)
 	}
 	spans := map[string][2]string{}

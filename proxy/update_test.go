@@ -41,7 +41,7 @@ func TestUpdateIsNotCausedByACall(t *testing.T) {
 	r.ok("tools/call", `{"name":"up__echo","arguments":{}}`)
 	r.close()
 	causes := map[sent]int{}
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + "*", trace.KindNotification + "notifications/*"}}) {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + "*", trace.KindNotification + "notifications/*"}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

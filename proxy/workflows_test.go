@@ -19,7 +19,7 @@ import (
 // openWorkflows opens n workflows as calls of up.find do.
 func openWorkflows(t *testing.T, g *Gateway, n int) {
 	t.Helper()
-	rules, _ := g.cfg.WorkflowRules()
+	rules, _ := g.Start.WorkflowRules()
 	for range n {
 		e := g.Workflows.Engine
 		s, err := e.Plan(t.Context(), workflow.Request{Rule: rules.Find("up", "find"), Principal: server.LocalPrincipal, Session: "s"})
@@ -35,7 +35,7 @@ func openWorkflows(t *testing.T, g *Gateway, n int) {
 // completions returns the reasons of the ends of workflows in the trace.
 func completions(t *testing.T, g *Gateway) (reasons []string) {
 	t.Helper()
-	for r, err := range query.Scan(t.Context(), filepath.Join(g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindFlowComplete}}) {
+	for r, err := range query.Scan(t.Context(), filepath.Join(g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindFlowComplete}}) {
 		if err != nil {
 			t.Fatal(err)
 		}
