@@ -10,19 +10,20 @@ import (
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
 
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/runner"
 )
 
 // messages asks by Anthropic's Messages.
 type messages struct {
-	endpoint
+	config.LLM
 	service anthropic.MessageService
 }
 
-func newAnthropic(e endpoint, client *http.Client) *messages {
+func newAnthropic(c config.LLM, client *http.Client) *messages {
 	// Not NewClient, which reads the environment. The SDK's paths have the version.
-	base := strings.TrimSuffix(strings.TrimSuffix(e.URL, "/"), "/v1")
-	return &messages{e, anthropic.NewMessageService(option.WithBaseURL(base), option.WithAPIKey(string(e.Key)),
+	base := strings.TrimSuffix(strings.TrimSuffix(c.URL, "/"), "/v1")
+	return &messages{c, anthropic.NewMessageService(option.WithBaseURL(base), option.WithAPIKey(string(c.Key)),
 		option.WithHTTPClient(client), option.WithMaxRetries(maxRetries), option.WithMiddleware(bounded))}
 }
 
@@ -77,7 +78,7 @@ func (m *messages) Turn(ctx context.Context, r *runner.Request) (runner.Reply, e
 			if json.Unmarshal([]byte(status.RawJSON()), &body) == nil {
 				message = body.Error.Message
 			}
-			return runner.Reply{}, refused(status.StatusCode, m.clean(message))
+			return runner.Reply{}, refused(status.StatusCode, clean(m.Key, message))
 		}
 		return runner.Reply{}, err
 	}

@@ -20,20 +20,16 @@ func Open(c config.LLM) runner.Model {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("the endpoint redirects, which would send the key elsewhere: set llm.url to where it is")
 	}}
-	e := endpoint{c}
 	if c.API == config.APIAnthropic {
-		return &retrying{endpoint: e, once: newAnthropic(e, client)}
+		return &retrying{c, newAnthropic(c, client)}
 	}
-	return &retrying{endpoint: e, once: newOpenAI(e, client)}
+	return &retrying{c, newOpenAI(c, client)}
 }
 
 const (
 	maxRetries = 2        // of a request, by the SDK for a status, and again for a stream that was cut
 	maxAnswer  = 16 << 20 // bytes of one answer
 )
-
-// endpoint is what both clients share.
-type endpoint struct{ config.LLM }
 
 // bounded is a middleware of both SDKs: it bounds an answer, which a hostile endpoint could stream without
 // end.
@@ -51,7 +47,7 @@ var errCut = errors.New("the stream of the answer was cut")
 
 // retrying repeats requests whose answer was cut.
 type retrying struct {
-	endpoint
+	config.LLM
 	once runner.Model
 }
 
@@ -68,13 +64,13 @@ func (m *retrying) Turn(ctx context.Context, r *runner.Request) (reply runner.Re
 	if cause := context.Cause(ctx); cause != nil {
 		return reply, cause
 	}
-	return reply, errors.New(m.clean("the model at llm.url gave no answer: " + err.Error()))
+	return reply, errors.New(clean(m.Key, "the model at llm.url gave no answer: "+err.Error()))
 }
 
 // clean takes the key out of a text.
-func (e endpoint) clean(text string) string {
-	if e.Key != "" {
-		text = strings.ReplaceAll(text, string(e.Key), "[REDACTED:llm.key]")
+func clean(key config.Secret, text string) string {
+	if key != "" {
+		text = strings.ReplaceAll(text, string(key), "[REDACTED:llm.key]")
 	}
 	return text
 }

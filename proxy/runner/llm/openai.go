@@ -11,18 +11,19 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/shared"
 
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/runner"
 )
 
 // chat asks by OpenAI's chat completions.
 type chat struct {
-	endpoint
+	config.LLM
 	service openai.ChatCompletionService
 }
 
-func newOpenAI(e endpoint, client *http.Client) *chat {
+func newOpenAI(c config.LLM, client *http.Client) *chat {
 	// Not NewClient, which reads the environment.
-	return &chat{e, openai.NewChatCompletionService(option.WithBaseURL(e.URL), option.WithAPIKey(string(e.Key)),
+	return &chat{c, openai.NewChatCompletionService(option.WithBaseURL(c.URL), option.WithAPIKey(string(c.Key)),
 		option.WithHTTPClient(client), option.WithMaxRetries(maxRetries), option.WithMiddleware(bounded))}
 }
 
@@ -52,7 +53,7 @@ func (m *chat) Turn(ctx context.Context, r *runner.Request) (runner.Reply, error
 	}
 	if err := stream.Err(); err != nil {
 		if status, ok := errors.AsType[*openai.Error](err); ok {
-			return runner.Reply{}, refused(status.StatusCode, m.clean(status.Message))
+			return runner.Reply{}, refused(status.StatusCode, clean(m.Key, status.Message))
 		}
 		return runner.Reply{}, err
 	}
