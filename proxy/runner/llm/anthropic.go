@@ -29,33 +29,9 @@ func newAnthropic(c config.LLM, client *http.Client) *messages {
 
 // Turn implements [runner.Model].
 func (m *messages) Turn(ctx context.Context, r *runner.Request) (runner.Reply, error) {
-	params := anthropic.MessageNewParams{
-		Model: m.Model, MaxTokens: int64(r.MaxTokens), System: []anthropic.TextBlockParam{{Text: r.System}},
-		CacheControl: anthropic.NewCacheControlEphemeralParam(), // of the whole conversation so far
-	}
-	for _, t := range r.Tools {
-		tool := anthropic.ToolParam{Name: t.Name, Description: anthropic.String(t.Description)}
-		if err := json.Unmarshal(t.Schema, &tool.InputSchema); err != nil {
-			return runner.Reply{}, err
-		}
-		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: &tool})
-	}
-	if r.Only != "" {
-		params.ToolChoice = anthropic.ToolChoiceParamOfTool(r.Only)
-	}
-	for _, msg := range r.Messages {
-		var blocks []anthropic.ContentBlockParamUnion
-		for _, b := range msg.Content {
-			switch b.Type {
-			case runner.Result:
-				blocks = append(blocks, anthropic.NewToolResultBlock(b.ToolUseID, b.Content[0].Text, b.IsError))
-			case runner.ToolUse:
-				blocks = append(blocks, anthropic.NewToolUseBlock(b.ID, b.Input, b.Name))
-			default:
-				blocks = append(blocks, anthropic.NewTextBlock(b.Text))
-			}
-		}
-		params.Messages = append(params.Messages, anthropic.MessageParam{Role: anthropic.MessageParamRole(msg.Role), Content: blocks})
+	params, err := m.params(r)
+	if err != nil {
+		return runner.Reply{}, err
 	}
 	stream := m.service.NewStreaming(ctx, params)
 	defer stream.Close()
@@ -102,4 +78,37 @@ func (m *messages) Turn(ctx context.Context, r *runner.Request) (runner.Reply, e
 		}
 	}
 	return reply, nil
+}
+
+// params writes a request as Messages does.
+func (m *messages) params(r *runner.Request) (anthropic.MessageNewParams, error) {
+	params := anthropic.MessageNewParams{
+		Model: m.Model, MaxTokens: int64(r.MaxTokens), System: []anthropic.TextBlockParam{{Text: r.System}},
+		CacheControl: anthropic.NewCacheControlEphemeralParam(), // of the whole conversation so far
+	}
+	for _, t := range r.Tools {
+		tool := anthropic.ToolParam{Name: t.Name, Description: anthropic.String(t.Description)}
+		if err := json.Unmarshal(t.Schema, &tool.InputSchema); err != nil {
+			return params, err
+		}
+		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: &tool})
+	}
+	if r.Only != "" {
+		params.ToolChoice = anthropic.ToolChoiceParamOfTool(r.Only)
+	}
+	for _, msg := range r.Messages {
+		var blocks []anthropic.ContentBlockParamUnion
+		for _, b := range msg.Content {
+			switch b.Type {
+			case runner.Result:
+				blocks = append(blocks, anthropic.NewToolResultBlock(b.ToolUseID, b.Content[0].Text, b.IsError))
+			case runner.ToolUse:
+				blocks = append(blocks, anthropic.NewToolUseBlock(b.ID, b.Input, b.Name))
+			default:
+				blocks = append(blocks, anthropic.NewTextBlock(b.Text))
+			}
+		}
+		params.Messages = append(params.Messages, anthropic.MessageParam{Role: anthropic.MessageParamRole(msg.Role), Content: blocks})
+	}
+	return params, nil
 }
