@@ -129,7 +129,7 @@ func (t *Tools) awaitAll(ctx context.Context, r *conn.Request, agents []*agent, 
 		answer.BranchID = a.branch.ID // tells them apart
 		all.Branches = append(all.Branches, answer)
 	}
-	return interceptor.ToolResult(rawjson.Marshal(all), false, typed(r.Call)), nil
+	return structured(r.Call, all), nil
 }
 
 // agentsOf returns the agents that a caller may wait for, in no order: the one of a branch, or all that
@@ -204,7 +204,7 @@ func (a *agent) isDone() bool {
 // result returns what the parent reads of the agent alone.
 func (a *agent) result(ctx context.Context, c *interceptor.Call) []byte {
 	c.Outcome.Checked, c.Outcome.Clean = true, true // the message was scrubbed when it was returned
-	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(a.take(ctx)), false, typed(c)), rawjson.Quote(a.branch.ID), "_meta", metaBranch)
+	return rawjson.Set(structured(c, a.take(ctx)), rawjson.Quote(a.branch.ID), "_meta", metaBranch)
 }
 
 // take returns the answer of an agent for its parent, and forgets the agent if it is done. Only the first who

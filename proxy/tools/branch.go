@@ -90,7 +90,7 @@ func (t *Tools) opened(ctx context.Context, r *conn.Request, b folding.Branch) [
 		out.Context = b.Context
 	}
 	// A model has no clock, and branch_status has the time; programs read _meta.
-	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires)
+	return rawjson.Set(structured(c, out), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires)
 }
 
 func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
@@ -138,7 +138,7 @@ func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
 		out.Success, out.Late, out.Status, out.Reason = false, true, string(ret.Branch.Status), ret.Branch.Reason
 		c.Outcome.Late = true
 	}
-	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
+	return structured(c, out), nil
 }
 
 func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
@@ -178,7 +178,7 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 			Status   string      `json:"status"`
 			Limits   []limitLeft `json:"limits,omitempty"`
 		}{Status: "No active branch found", Limits: left}
-		return interceptor.ToolResult(rawjson.Marshal(none), false, typed(c)), nil
+		return structured(c, none), nil
 	}
 	out := struct {
 		BranchID    string `json:"branch_id"`
@@ -213,7 +213,7 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if out.Message, err = t.message(ctx, c, b); err != nil {
 		return nil, err
 	}
-	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
+	return structured(c, out), nil
 }
 
 // limitLeft is what a limit has left.

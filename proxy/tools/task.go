@@ -38,7 +38,7 @@ func (t *Tools) asTask(r *conn.Request, wait bool) bool {
 	if t.mayRun() != nil || r.Call.Origin.Thread == agentThread {
 		return false
 	}
-	if typed(r.Call) {
+	if modern(r.Call) {
 		_, known := rawjson.Get(r.Params, "_meta", wire.MetaClientCapabilities, "extensions", wire.TasksExtension)
 		return known && wait
 	}
@@ -62,7 +62,7 @@ func (t *Tools) newTask(r *conn.Request, b folding.Branch, a *agent, result []by
 	}
 	t.tasks[b.ID] = k
 	t.mu.Unlock()
-	if typed(r.Call) {
+	if modern(r.Call) {
 		return rawjson.Set(k.state(true), []byte(`"task"`), "resultType")
 	}
 	return rawjson.Marshal(map[string]json.RawMessage{"task": k.state(false)})
@@ -86,7 +86,7 @@ func (t *Tools) Tasks(c *interceptor.Call) []json.RawMessage {
 	found := t.tasksOf(func(k *task) bool { return t.sees(caller, k.caller) && caller.Session == k.caller.Session })
 	t.mu.Unlock()
 	for _, k := range found {
-		states = append(states, k.state(typed(c)))
+		states = append(states, k.state(modern(c)))
 	}
 	return states
 }
@@ -115,9 +115,9 @@ func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, 
 // aboutTask serves a request about a task of foldgate's own.
 func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	id, _ := rawjson.GetString(r.Params, "taskId")
-	k, modern := t.task(r.Call, id), typed(r.Call)
+	k, isModern := t.task(r.Call, id), modern(r.Call)
 	own := interceptor.MethodTaskResult // the method that only this era has
-	if modern {
+	if isModern {
 		own = "tasks/update"
 	}
 	switch {
@@ -125,10 +125,10 @@ func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) (wire.Message, e
 		return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
 	case k == nil: // the same if it is another principal's
 		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}
-	case r.Method == interceptor.MethodTaskGet && modern && k.status() == statusCompleted:
+	case r.Method == interceptor.MethodTaskGet && isModern && k.status() == statusCompleted:
 		return wire.Message{Result: rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result")}, nil
 	case r.Method == interceptor.MethodTaskGet:
-		return wire.Message{Result: k.state(modern)}, nil
+		return wire.Message{Result: k.state(isModern)}, nil
 	case r.Method == interceptor.MethodTaskResult:
 		if k.agent != nil {
 			if err := waitFor(ctx, r, []*agent{k.agent}, forever); err != nil {
@@ -185,7 +185,7 @@ func (k *task) cancel(ctx context.Context, r *conn.Request) (wire.Message, error
 	if working {
 		k.agent.cancel(context.Canceled)
 	}
-	if typed(r.Call) {
+	if modern(r.Call) {
 		return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
 	}
 	if working {

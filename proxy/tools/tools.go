@@ -268,11 +268,16 @@ func decode(c *interceptor.Call, into any) error {
 func plain(c *interceptor.Call, text string) []byte {
 	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(text)...)
 	out = append(out, `}]`...)
-	if typed(c) {
+	if modern(c) {
 		out = append(out, `,"resultType":"complete"`...)
 	}
 	return append(out, '}')
 }
 
-// typed reports whether the host's revision wants a resultType.
-func typed(c *interceptor.Call) bool { return c.Origin.Revision >= wire.VersionModern }
+// structured returns a tool result with v as its structured content and as its text.
+func structured(c *interceptor.Call, v any) []byte {
+	return interceptor.ToolResult(rawjson.Marshal(v), false, modern(c))
+}
+
+// modern reports whether the host's revision is of the modern era, which wants a resultType.
+func modern(c *interceptor.Call) bool { return c.Origin.Revision >= wire.VersionModern }
