@@ -204,9 +204,9 @@ func (x *index) add(shown string, definition json.RawMessage) {
 	add(description, weightDescription)
 	add(Lead(description), weightLead)
 	schema, _ := rawjson.Get(definition, "inputSchema")
-	x.parameters(schema, add, 0)
+	parameters(schema, add, 0)
 	schema, _ = rawjson.Get(definition, "outputSchema")
-	x.parameters(schema, func(text string, weight float64) { add(text, weight*weightOutput) }, 0)
+	parameters(schema, func(text string, weight float64) { add(text, weight*weightOutput) }, 0)
 	size := 0.0
 	for _, w := range order {
 		x.words[w] = append(x.words[w], posting{len(x.names), weights[w]})
@@ -216,7 +216,7 @@ func (x *index) add(shown string, definition json.RawMessage) {
 }
 
 // parameters adds the names and descriptions of the properties of a schema, and of the schemas in it.
-func (x *index) parameters(schema []byte, add func(string, float64), depth int) {
+func parameters(schema []byte, add func(string, float64), depth int) {
 	const deepest = 4
 	if depth > deepest {
 		return
@@ -226,9 +226,9 @@ func (x *index) parameters(schema []byte, add func(string, float64), depth int) 
 		add(m.Name(), weightParameter)
 		text, _ := rawjson.GetString(m.Value, "description")
 		add(text, weightOther)
-		x.parameters(m.Value, add, depth+1)
+		parameters(m.Value, add, depth+1)
 		items, _ := rawjson.Get(m.Value, "items")
-		x.parameters(items, add, depth+1)
+		parameters(items, add, depth+1)
 	}
 }
 
@@ -409,7 +409,7 @@ var thesaurus = func() map[string][]string {
 		"event meeting calendar appointment schedule",
 		"money price cost payment",
 	}
-	kinds := []string{ // the first is the general word for the others, not the other way round
+	general := []string{ // the first is the general word for the others, not the other way round
 		"place restaurant shop hotel cafe coffee pizza store museum station airport business mountain city town street",
 		"file readme script config",
 		"environment variable",
@@ -428,7 +428,7 @@ var thesaurus = func() map[string][]string {
 			}
 		}
 	}
-	for _, kind := range kinds {
+	for _, kind := range general {
 		all := words(kind)
 		for _, w := range all[1:] {
 			add(w, all[0])

@@ -166,13 +166,13 @@ func (r *Rules) PermitNotification(id interceptor.Identity, server, method strin
 	return r.policy.Decide(policy.Request{Identity: id, Server: server, Kind: policy.Method, Name: method})
 }
 
-// HideUnlisted reports whether what a caller does not see is to look as if it did not exist.
-func (r *Rules) HideUnlisted() bool { return r.policy.HidesUnlisted() }
+// HidesUnlisted reports whether what a caller does not see is to look as if it did not exist.
+func (r *Rules) HidesUnlisted() bool { return r.policy.HidesUnlisted() }
 
 // Hides reports whether a caller must not learn that an item exists. What belongs to an upstream that
 // the configuration no longer has is not hidden: a call says so.
 func (r *Rules) Hides(k Kind, id interceptor.Identity, e Entry) bool {
-	if !r.HideUnlisted() {
+	if !r.HidesUnlisted() {
 		return false
 	}
 	d := r.Visible(k, id, e)

@@ -137,7 +137,7 @@ func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string 
 // if it is not known.
 func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.Kind) *catalog.List) bool {
 	rules := rt.Settings().Rules
-	if !rules.HideUnlisted() {
+	if !rules.HidesUnlisted() {
 		return false
 	}
 	for k := range catalog.Kinds {
