@@ -28,7 +28,7 @@ import (
 //go:embed static templates
 var files embed.FS
 
-// Options configure a Console. Dirs and Log are required.
+// Options configure a Console. Dirs, Log, Shown and Count are required.
 type Options struct {
 	Dirs []string // the journals
 	Log  *slog.Logger
@@ -42,7 +42,7 @@ type Options struct {
 	RecordRead func(by, part, name string) error
 	// Shown returns the name under which hosts see a tool of a server. Limits for tools have such names.
 	Shown func(server, tool string) string
-	// Count returns the tokens of a text; nil: costs of definitions are left out.
+	// Count returns the tokens of a text.
 	Count func(text string) int
 	// Login returns who has a token, for a console that several people use; nil: who has the one-time link
 	// is let in, as User, and may change something if Operates is set. Its error is told.

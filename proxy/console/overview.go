@@ -18,10 +18,13 @@ type span struct {
 
 type preset struct{ Name, Link string }
 
-const day = 24 * time.Hour
+const (
+	day     = 24 * time.Hour
+	longest = 400 * day // of what a page shows
+)
 
 // spanOf reads the time from an address: since and until, or a number of days before the last record.
-func (c *Console) spanOf(r *request, most time.Duration) (s span, err error) {
+func (c *Console) spanOf(r *request) (s span, err error) {
 	_, first, last, err := c.trace.Extent(r.Context())
 	if err != nil {
 		return s, err
@@ -45,8 +48,8 @@ func (c *Console) spanOf(r *request, most time.Duration) (s span, err error) {
 	if s.Since.Before(first) {
 		s.Since = first.Truncate(time.Hour)
 	}
-	if s.Until.Sub(s.Since) > most {
-		s.Since = s.Until.Add(-most)
+	if s.Until.Sub(s.Since) > longest {
+		s.Since = s.Until.Add(-longest)
 	}
 	if s.Unit = "hour"; s.Until.Sub(s.Since) > 8*day {
 		s.Unit = "day"
@@ -83,7 +86,7 @@ func barsOf(rows []query.SumRow, unit string) (bars []bar) {
 
 // overview is the first page.
 func (c *Console) overview(r *request) error {
-	s, err := c.spanOf(r, 400*day)
+	s, err := c.spanOf(r)
 	if err != nil {
 		return err
 	}

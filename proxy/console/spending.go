@@ -141,7 +141,7 @@ func (c *Console) shownTools(ctx context.Context, states []control.Budget) (map[
 
 // people is the page of people, or of teams.
 func (c *Console) people(r *request) error {
-	s, err := c.spanOf(r, 400*day)
+	s, err := c.spanOf(r)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ type toolRow struct {
 
 // tools is the page of tools and their definitions.
 func (c *Console) tools(r *request) error {
-	s, err := c.spanOf(r, 400*day)
+	s, err := c.spanOf(r)
 	if err != nil {
 		return err
 	}
@@ -234,9 +234,7 @@ func (c *Console) tools(r *request) error {
 			all = append(all, toolRow{Server: p.Server, Name: p.Title(), Kind: string(p.Kind)})
 		}
 		all[i].Pin = &p
-		if c.o.Count != nil {
-			all[i].Cost = c.cost(p)
-		}
+		all[i].Cost = c.cost(p)
 		all[i].Waits = p.State != pins.Approved
 		all[i].Link = pinLink(p)
 	}

@@ -50,7 +50,6 @@ var functions = template.FuncMap{
 		return address("/people", nil, "by", map[string]string{"team": "team"}[by], by, name, "span", span)
 	},
 	"next":    func(i int) int { return i + 1 },
-	"seq":     func(n uint64) string { return strconv.FormatUint(n, 10) },
 	"seconds": func(from, to time.Time) string { return strconv.FormatFloat(to.Sub(from).Seconds(), 'f', 1, 64) },
 	"value":   func(q url.Values, name string) string { return strings.Join(q[name], ",") },
 }
