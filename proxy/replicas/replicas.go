@@ -188,7 +188,7 @@ func (s *Set) beat(ctx context.Context, name string) (other *Member, err error) 
 	ctx, cancel := context.WithTimeout(ctx, beatWait)
 	defer cancel()
 	s.mu.Lock()
-	text := strings.Join([]string{s.run, s.state, s.opts.Address, cmp.Or(s.opts.Config, "-")[:min(12, max(len(s.opts.Config), 1))], s.opts.Version}, " ")
+	text := fmt.Sprintf("%s %s %s %.12s %s", s.run, s.state, s.opts.Address, cmp.Or(s.opts.Config, "-"), s.opts.Version)
 	s.mu.Unlock()
 	all, err := redisdb.Do(ctx, s.opts.DB, func(client valkey.Client) ([]string, error) {
 		args := []string{name, text, strconv.FormatInt(forgotten.Milliseconds(), 10), strconv.Itoa(kept)}
