@@ -44,8 +44,8 @@ func (e *DownError) Error() string {
 	return fmt.Sprintf("replica %s, which this belongs to, is down: try again in %d s", e.Replica, int(e.Retry.Seconds()))
 }
 
-// ErrBroken says that a replica went away after it had got a request.
-var ErrBroken = errors.New("the replica that this belongs to went away before it had answered: it may have had an effect")
+// errBroken says that a replica went away after it had got a request.
+var errBroken = errors.New("the replica that this belongs to went away before it had answered: it may have had an effect")
 
 // ErrHung says that a replica stopped answering after it had got a request.
 var ErrHung = errors.New("the replica that this belongs to does not answer any more: the request may have had an effect")
@@ -53,7 +53,7 @@ var ErrHung = errors.New("the replica that this belongs to does not answer any m
 var errNotTaken = errors.New("the replica did not take the request")
 
 // Forward answers r by the replica that it is for. It returns false if that is this one, and then did
-// nothing. An error is a [*DownError], [ErrBroken] or [ErrHung], and nothing was written. The body of r is body, which was read.
+// nothing. An error is a [*DownError], errBroken or [ErrHung], and nothing was written. body is what was read of r's body.
 // The response ends early when ctx does.
 func (s *Set) Forward(ctx context.Context, w http.ResponseWriter, r *http.Request, body []byte, to Target) (forwarded bool, err error) {
 	deadline := time.Now().Add(patience)
@@ -64,13 +64,10 @@ func (s *Set) Forward(ctx context.Context, w http.ResponseWriter, r *http.Reques
 			return false, nil
 		}
 		if m.Address == "" { // it is not known where
-			err = &DownError{m.Name, patience, false}
-			s.count(err)
-			return true, err
+			return true, s.count(&DownError{m.Name, patience, false})
 		}
 		if err = s.send(ctx, w, r, body, m); !errors.Is(err, errNotTaken) {
-			s.count(err)
-			return true, err
+			return true, s.count(err)
 		}
 		s.miss(m)
 		if to.Replica == "" {
@@ -78,9 +75,7 @@ func (s *Set) Forward(ctx context.Context, w http.ResponseWriter, r *http.Reques
 			continue
 		}
 		if gone := m.Seen > absent; gone || time.Now().After(deadline) {
-			err = &DownError{m.Name, patience, gone}
-			s.count(err)
-			return true, err
+			return true, s.count(&DownError{m.Name, patience, gone})
 		}
 		select {
 		case <-time.After(wait):
@@ -133,7 +128,7 @@ func (s *Set) Known(name string) bool {
 	return name == s.opts.Name || s.members[name] != nil || len(s.members) == 0
 }
 
-// silent reports whether a replica has stopped registering, and still had its connections.
+// silent reports whether a replica has stopped registering although its connections still stand.
 func (s *Set) silent(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +144,8 @@ func (s *Set) miss(m Member) {
 	}
 }
 
-func (s *Set) count(err error) {
+// count counts a request that was forwarded, or failed with err, which it returns.
+func (s *Set) count(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -157,6 +153,7 @@ func (s *Set) count(err error) {
 	} else {
 		s.counts.Forwarded++
 	}
+	return err
 }
 
 // send passes a request on. It fails with errNotTaken if it had no effect. After any other error nothing was
@@ -191,12 +188,12 @@ func (s *Set) send(ctx context.Context, w http.ResponseWriter, r *http.Request, 
 			switch {
 			case r.Context().Err() != nil: // the host is gone
 			case ctx.Err() != nil: // this replica stops
-				err = ErrBroken
+				err = errBroken
 			case errors.Is(failed, errNotTaken):
 				err = errNotTaken
 			default:
 				s.opts.Log.Warn("a request that was passed on failed", "replica", m.Name, "err", failed)
-				if err = ErrBroken; s.silent(m.Name) {
+				if err = errBroken; s.silent(m.Name) {
 					err = ErrHung
 				}
 			}
