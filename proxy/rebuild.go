@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"os"
@@ -40,11 +39,11 @@ type MissingRecords struct {
 // RebuildLimits raises the counts of the limits in c to what the journals in dirs say. It lowers none,
 // so it can be repeated. The journals must be those of all gateways that share the store.
 func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slog.Logger) (done Rebuilt, err error) {
-	all, store, err := openLimits(c, log)
+	all, store, err := limitsAndStore(c, log)
 	if err != nil {
 		return done, err
 	}
-	shown := func(server, tool string) string { return engine.Shown(&c, server, tool) }
+	shown := func(server, tool string) string { return engine.ShownName(&c, server, tool) }
 	refusedByLimit := func(rule string) bool {
 		return rule == trace.RuleUnavailable || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
 	}
@@ -86,12 +85,12 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 			}
 		}
 	}
-	done.Counts, err = all.Rebuild(ctx, iter.Seq2[limits.Charge, error](charges))
+	done.Counts, err = all.Rebuild(ctx, charges)
 	return done, errors.Join(err, store.Close())
 }
 
-// openLimits opens the limits of a configuration without a gateway. The caller closes the store.
-func openLimits(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store, error) {
+// limitsAndStore opens the limits of a configuration without a gateway. The caller closes the store.
+func limitsAndStore(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store, error) {
 	if len(c.Budgets.Limits) == 0 {
 		return nil, nil, errNoLimits
 	}
@@ -107,11 +106,13 @@ func openLimits(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store
 }
 
 // ShownName returns the name under which hosts see a tool of a server.
-func ShownName(c *config.Config, server, tool string) string { return engine.Shown(c, server, tool) }
+func ShownName(c *config.Config, server, tool string) string {
+	return engine.ShownName(c, server, tool)
+}
 
 // StoredBudgets returns what the limits in c have left. It needs the store and no gateway.
 func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]control.Budget, error) {
-	all, store, err := openLimits(c, log)
+	all, store, err := limitsAndStore(c, log)
 	if err != nil {
 		return nil, err
 	}

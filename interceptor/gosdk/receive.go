@@ -153,7 +153,7 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 	var refused error
 	if f.engine.Recorder != nil {
 		meta := wire.ReadMeta(params)
-		refused = engine.ReadMeta(c, &meta, f.engine.Recorder, f.cfg.Trace.Correlation == "strict")
+		refused = engine.TakeMeta(c, &meta, f.engine.Recorder, f.cfg.Trace.Correlation == "strict")
 	}
 	switch method {
 	case "initialize", "server/discover", "ping", "logging/setLevel", wire.MethodListen, "tools/list", "prompts/list", "resources/list", "resources/templates/list":

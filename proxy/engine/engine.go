@@ -174,8 +174,8 @@ func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
 	return s, nil
 }
 
-// ReplicaFile has the name of a replica, in its state directory.
-const ReplicaFile = "replica"
+// replicaFile has the name of a replica, in its state directory.
+const replicaFile = "replica"
 
 // ReservesFile has what the limits of a process have reserved, in its state directory.
 const ReservesFile = "reserves"
@@ -207,7 +207,7 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 	if err != nil {
 		return nil, fmt.Errorf("budgets.limits: %w", err)
 	}
-	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return Shown(e.Config(), server, tool) }, Stateless: wire.VersionModern}, nil
+	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return ShownName(e.Config(), server, tool) }, Stateless: wire.VersionModern}, nil
 }
 
 // OpenLimitStore opens the store in which the limits of a configuration count.
@@ -226,12 +226,12 @@ func OpenLimitStore(c config.Config) (limits.Store, error) {
 func FoldPolicy(c *config.Config) interceptor.FoldPolicy {
 	return interceptor.FoldPolicy{
 		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens,
-		Rule: func(server, tool string) interceptor.FoldRule { return c.Results.Rule(Shown(c, server, tool)) }, // the configuration has the names hosts see
+		Rule: func(server, tool string) interceptor.FoldRule { return c.Results.Rule(ShownName(c, server, tool)) }, // the configuration has the names hosts see
 	}
 }
 
-// Shown returns the name under which hosts see a tool of a server.
-func Shown(c *config.Config, server, tool string) string {
+// ShownName returns the name under which hosts see a tool of a server.
+func ShownName(c *config.Config, server, tool string) string {
 	if u := c.Upstreams[server]; u != nil {
 		return catalog.ShownName(u.NamePrefix(server), tool)
 	}
@@ -339,7 +339,7 @@ func Record(c config.Config, write func(*interceptor.Recorder)) error {
 // replicaName returns the name of the replica with that state directory, which it keeps for ever: the
 // ids of its branches and results have it.
 func replicaName(dir string) (string, error) {
-	file := filepath.Join(dir, ReplicaFile)
+	file := filepath.Join(dir, replicaFile)
 	text, err := os.ReadFile(file)
 	if name := strings.TrimSpace(string(text)); err == nil && replicaid.Valid(name) {
 		return name, nil
@@ -355,7 +355,7 @@ func replicaName(dir string) (string, error) {
 // regularFiles returns an error if a pipe, a socket or a device has the place of a state file:
 // opening one could wait for ever.
 func regularFiles(dir string) error {
-	for _, names := range []string{"*.db*", "*.json*", ReservesFile, ReplicaFile, "trace/*"} {
+	for _, names := range []string{"*.db*", "*.json*", ReservesFile, replicaFile, "trace/*"} {
 		found, _ := fs.Glob(os.DirFS(dir), names) // the pattern is valid
 		for _, name := range found {
 			name = filepath.Join(dir, name)

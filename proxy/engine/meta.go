@@ -15,10 +15,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// ReadMeta reads foldgate's part of params._meta, and takes it out of what is sent on: the branch, the
+// TakeMeta reads foldgate's part of params._meta, and takes it out of what is sent on: the branch, the
 // context, the thread, causes and the trace context. strict is trace.correlation: strict. The error is
 // a [*wire.Error].
-func ReadMeta(c *interceptor.Call, meta *wire.Meta, r *interceptor.Recorder, strict bool) error {
+func TakeMeta(c *interceptor.Call, meta *wire.Meta, r *interceptor.Recorder, strict bool) error {
 	if bytes.Contains(meta.Raw, []byte(wire.MetaPrefix)) || bytes.IndexByte(meta.Raw, '\\') >= 0 { // a key may be spelled with escapes
 		c.Target.Forward = wire.WithoutOwnMeta(c.Target.Params)
 	}

@@ -22,7 +22,7 @@ func readMeta(t *testing.T, mode, meta string) (*interceptor.Call, error) {
 	t.Cleanup(func() { _ = journal.Close() })
 	params := json.RawMessage(`{"_meta":` + meta + `}`)
 	c, m := &interceptor.Call{Target: interceptor.Target{Params: params}}, wire.ReadMeta(params)
-	return c, ReadMeta(c, &m, &interceptor.Recorder{Journal: journal, Log: slog.New(slog.DiscardHandler)}, mode == "strict")
+	return c, TakeMeta(c, &m, &interceptor.Recorder{Journal: journal, Log: slog.New(slog.DiscardHandler)}, mode == "strict")
 }
 
 func TestCorrelate(t *testing.T) {

@@ -166,7 +166,7 @@ func (r *request) describe() (*interceptor.Call, interceptor.Handler) {
 		if r.BranchID != "" { // _meta wins over it
 			c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
 		}
-		err = engine.ReadMeta(c, &r.Meta, s.rt.Recorder, s.rt.Settings().Config.Trace.Correlation == "strict")
+		err = engine.TakeMeta(c, &r.Meta, s.rt.Recorder, s.rt.Settings().Config.Trace.Correlation == "strict")
 	}
 	if err != nil {
 		return c, refuseParams(c, err)
