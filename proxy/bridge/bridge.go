@@ -7,7 +7,7 @@
 //
 // # Locks
 //
-// Bridge.mu and suspendedCall.delivery may be held when a suspendedCall.mu is taken, never the
+// suspendedCall.delivery and Bridge.mu may be held when a suspendedCall.mu is taken, never the
 // other way round. Of the three, only delivery is held while a message is handed on.
 package bridge
 
