@@ -17,8 +17,8 @@ import (
 // errDown marks calls that were not tried.
 var errDown = errors.New("the upstream is down")
 
-// Backoff is the pause before a failed attempt to reach a server is repeated.
-var Backoff = backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
+// retryPause is the pause before a failed attempt to reach a server is repeated.
+var retryPause = backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 
 // steadyAfter is the age at which the loss of a connection is not a failure: it is opened again at
 // once.
@@ -375,7 +375,7 @@ func (in *inbox) open(h conn.Handler) {
 func (r *reconnector) failed(err error) {
 	r.err = err
 	r.fails++
-	r.retryAt = time.Now().Add(Backoff.Delay(r.fails - 1))
+	r.retryAt = time.Now().Add(retryPause.Delay(r.fails - 1))
 }
 
 // close ends the connection, and waits for the goroutines.

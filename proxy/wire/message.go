@@ -38,12 +38,12 @@ type Message struct {
 // Faults of a message that is not JSON-RPC 2.0.
 var (
 	ErrNotJSON    = errors.New("not valid JSON")
-	ErrTooDeep    = fmt.Errorf("nests deeper than %d levels", MaxDepth)
+	errTooDeep    = fmt.Errorf("nests deeper than %d levels", MaxDepth)
 	errNotMessage = errors.New("not a JSON-RPC 2.0 message")
 )
 
 // ParseMessage splits raw into its members. The message keeps raw: the caller must not change it
-// afterwards. The error is ErrNotJSON, ErrTooDeep, or errNotMessage, wrapped with what is wrong. Of a
+// afterwards. The error is ErrNotJSON, errTooDeep, or errNotMessage, wrapped with what is wrong. Of a
 // request that nests too deep it returns the id and the method.
 func ParseMessage(raw []byte) (Message, error) {
 	raw = Trim(raw)
@@ -52,9 +52,9 @@ func ParseMessage(raw []byte) (Message, error) {
 			return Message{}, ErrNotJSON
 		}
 		if id, method := Salvage(raw, nil); method != "" {
-			return Message{ID: id, Method: method}, ErrTooDeep
+			return Message{ID: id, Method: method}, errTooDeep
 		}
-		return Message{}, ErrTooDeep
+		return Message{}, errTooDeep
 	}
 	m := Message{Raw: raw}
 	version, odd, named := "", "", false

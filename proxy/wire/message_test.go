@@ -78,7 +78,7 @@ func TestParseMessage(t *testing.T) {
 			if !strings.Contains(got, tc.kind) {
 				t.Errorf("ParseMessage = %q, want %q", got, tc.kind)
 			}
-			if err != nil && !errors.Is(err, ErrNotJSON) && !errors.Is(err, ErrTooDeep) && !errors.Is(err, errNotMessage) {
+			if err != nil && !errors.Is(err, ErrNotJSON) && !errors.Is(err, errTooDeep) && !errors.Is(err, errNotMessage) {
 				t.Errorf("error %v is none of the three", err)
 			}
 		})

@@ -128,14 +128,14 @@ func (ls *Logins) start(f func()) bool {
 
 // Codes of an [Error].
 const (
-	CodeRequired = "login_required"     // a person has to log in, perhaps again
-	CodeScope    = "insufficient_scope" // the login lacks Scopes
+	codeRequired = "login_required"     // a person has to log in, perhaps again
+	codeScope    = "insufficient_scope" // the login lacks Scopes
 	CodeFailed   = "login_failed"       // the authorization server gives no token
 )
 
 // Error is why a request has no token that its upstream accepts. The upstream has done nothing.
 type Error struct {
-	Code   string   // for programs: a Code constant
+	Code   string   // for programs: one of the codes above
 	Scopes []string // that the upstream asks for
 	text   string
 	cause  error
@@ -177,12 +177,12 @@ type Login struct {
 	inviting sync.Mutex // guards what follows
 	invited  *page      // the last one; nil for none
 
-	mu       sync.Mutex // held while a token is fetched; guards what follows
-	server   *server
-	asked    []string // the scopes of the last token
-	fault    error    // of the last attempt
-	failedAt time.Time
-	failedBy string // by whom it was
+	mu           sync.Mutex // held while a token is fetched; guards what follows
+	server       *server
+	asked        []string // the scopes of the last token
+	fault        error    // of the last attempt
+	failedAt     time.Time
+	failedBehind string // who stood behind l then
 }
 
 const (
@@ -207,13 +207,13 @@ func (l *Login) Do(client *http.Client, req *http.Request) (*http.Response, erro
 			return nil, err
 		}
 		asks := readChallenge(resp.Header)
-		if resp.StatusCode != http.StatusUnauthorized && (resp.StatusCode != http.StatusForbidden || asks.failure != CodeScope) {
+		if resp.StatusCode != http.StatusUnauthorized && (resp.StatusCode != http.StatusForbidden || asks.failure != codeScope) {
 			return resp, nil
 		}
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDocument)) // so that the network connection can be used again
 		resp.Body.Close()
 		switch {
-		case asks.failure == CodeScope && (again || len(l.cfg.Scopes) > 0 || l.cfg.AuthorizationCode != nil):
+		case asks.failure == codeScope && (again || len(l.cfg.Scopes) > 0 || l.cfg.AuthorizationCode != nil):
 			return nil, l.lacks(asks.scopes)
 		case again:
 			return nil, &Error{Code: CodeFailed, text: "the upstream refuses the token that its authorization server has just given: is the client allowed to use it, and the issuer the right one?"}
@@ -226,7 +226,7 @@ func (l *Login) Do(client *http.Client, req *http.Request) (*http.Response, erro
 }
 
 func (l *Login) lacks(scopes []string) error {
-	e := &Error{Code: CodeScope, Scopes: scopes}
+	e := &Error{Code: codeScope, Scopes: scopes}
 	switch {
 	case len(scopes) == 0:
 		e.text = "the upstream says that the scopes of the login do not suffice, and not which ones do"
@@ -241,7 +241,7 @@ func (l *Login) lacks(scopes []string) error {
 
 // required returns the error of a login that a person has to make.
 func (l *Login) required(because string) error {
-	return &Error{Code: CodeRequired, login: l, text: fmt.Sprintf("%s: a person has to run `%s`, then call again", because, l.command())}
+	return &Error{Code: codeRequired, login: l, text: fmt.Sprintf("%s: a person has to run `%s`, then call again", because, l.command())}
 }
 
 // plain are the characters that a shell takes as they are.
@@ -362,14 +362,14 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 		defer cancel()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if t = l.token.Load(); t.fresh() && t.Access != old && (l.person == nil || t.by == l.by()) {
+		if t = l.token.Load(); t.fresh() && t.Access != old && (l.person == nil || t.by == l.behind()) {
 			return // another request was faster
 		}
 		switch {
-		case l.fault != nil && time.Since(l.failedAt) < renewPause && l.failedBy == l.by():
+		case l.fault != nil && time.Since(l.failedAt) < renewPause && l.failedBehind == l.behind():
 			err = l.fault
 			return
-		case asks.failure == CodeScope && len(union(l.asked, asks.scopes)) == len(l.asked): // they were not granted
+		case asks.failure == codeScope && len(union(l.asked, asks.scopes)) == len(l.asked): // they were not granted
 			err = l.lacks(asks.scopes)
 			return
 		}
@@ -378,7 +378,7 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 		} else {
 			t, err = l.fetch(work, asks)
 		}
-		if l.fault, l.failedAt, l.failedBy = err, time.Now(), l.by(); err == nil {
+		if l.fault, l.failedAt, l.failedBehind = err, time.Now(), l.behind(); err == nil {
 			l.token.Store(t)
 		}
 	})

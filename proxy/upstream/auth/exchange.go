@@ -41,7 +41,7 @@ func (l *Login) grant(ctx context.Context, form url.Values) (as *config.OAuthCli
 	case l.cfg.TokenExchange != nil: // RFC 8693
 		subject := l.ofCaller()
 		if subject == "" {
-			return nil, "", &Error{Code: CodeRequired, text: fmt.Sprintf("foldgate exchanges the caller's own token of %s, and has none that is valid from %q: the host has to log in there, and call again", l.cfg.Issuer, l.principal)}
+			return nil, "", &Error{Code: codeRequired, text: fmt.Sprintf("foldgate exchanges the caller's own token of %s, and has none that is valid from %q: the host has to log in there, and call again", l.cfg.Issuer, l.principal)}
 		}
 		form.Set("grant_type", oauthex.GrantTypeTokenExchange)
 		form.Set("subject_token", subject)
@@ -56,9 +56,8 @@ func (l *Login) grant(ctx context.Context, form url.Values) (as *config.OAuthCli
 	return &l.cfg.Enterprise.Client, by, err
 }
 
-// by returns what changes if somebody else stands behind l: the id of the person's login, or the caller's
-// token.
-func (l *Login) by() string {
+// behind identifies who stands behind l: the id of the person's login, or the caller's token.
+func (l *Login) behind() string {
 	if l.person != nil {
 		if g, _ := l.person.load(); g != nil {
 			return g.ID

@@ -145,7 +145,7 @@ func TestProcessesRenewOnce(t *testing.T) {
 // A refusal says whether a person has to log in again. It does not show the refresh token.
 func TestRenewalRefused(t *testing.T) {
 	for code, want := range map[string]string{
-		"invalid_grant": CodeRequired, "invalid_client": CodeRequired, "unauthorized_client": CodeRequired, "server_error": CodeFailed, "temporarily_unavailable": CodeFailed,
+		"invalid_grant": codeRequired, "invalid_client": codeRequired, "unauthorized_client": codeRequired, "server_error": CodeFailed, "temporarily_unavailable": CodeFailed,
 	} {
 		r := newRotating(t)
 		close(r.hold)
@@ -157,7 +157,7 @@ func TestRenewalRefused(t *testing.T) {
 		if !errors.As(err, &e) || e.Code != want || !strings.Contains(err.Error(), code) || strings.Contains(err.Error(), "refresh-0") {
 			t.Errorf("%s: %v, want %s", code, err, want)
 		}
-		if want == CodeRequired && !strings.Contains(err.Error(), "`foldgate login up`") { // one login for all
+		if want == codeRequired && !strings.Contains(err.Error(), "`foldgate login up`") { // one login for all
 			t.Errorf("%s: %v, want the command", code, err)
 		}
 	}

@@ -29,7 +29,7 @@ type store struct {
 // saved is one login as it is stored.
 type saved struct {
 	token
-	ID string `json:"id,omitempty"` // of this login: another one has another
+	ID string `json:"id,omitempty"` // unique to this login
 	// What the token was asked for with. It goes to no other upstream and to no other server.
 	URL      string   `json:"url"` // of the upstream
 	Resource string   `json:"resource"`
