@@ -22,9 +22,9 @@ const maxToolName = 64
 // tools returns the tools of the model, and sets names: foldgate's own, then those that a batch may call and
 // llm.tools selects. They stay as they are for the whole run, so that endpoints can cache them.
 func (a *agent) tools(ctx context.Context) (all []runner.Tool) {
-	own := []int{1, 3, 4} // branch_return, branch_read, branch_run
+	own := []int{iReturn, iRead, iRun}
 	if a.branch.Depth < a.t.Config().Folding.MaxDepth {
-		own = append(own, 0)
+		own = append(own, iCreate)
 	}
 	var list []json.RawMessage
 	for _, i := range own {
@@ -35,9 +35,9 @@ func (a *agent) tools(ctx context.Context) (all []runner.Tool) {
 		}
 		d = rawjson.Set(d, left, "inputSchema", "properties")
 		switch i {
-		case 0:
+		case iCreate:
 			d = rawjson.Set(d, []byte(`"Have a subtask done apart from this conversation, and get its message. prompt must have all it needs."`), "description")
-		case 1:
+		case iReturn:
 			d = rawjson.Set(rawjson.Set(d, []byte(`"End this branch, and give its caller the result."`), "description"), []byte(`["message"]`), "inputSchema", "required")
 		}
 		list = append(list, d)

@@ -93,9 +93,18 @@ const Instructions = "foldgate isolates subtasks. When a task needs more than tw
 // alwaysLoad asks hosts that load tools on demand to show these from the start.
 const alwaysLoad = `"_meta":{"anthropic/alwaysLoad":true}`
 
+// Indexes of definitions, in the order of the list.
+const (
+	iCreate = iota
+	iReturn
+	iStatus
+	iRead
+	iRun
+)
+
 // definitions are listed to every host, whatever the state of its branches.
 var definitions = []json.RawMessage{
-	json.RawMessage(`{"name":"branch_create",` +
+	iCreate: json.RawMessage(`{"name":"branch_create",` +
 		`"description":"Open an isolated branch for a subtask. Pass its branch_id to the calls for it, which its token budget pays. End it with branch_return.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"description":{"type":"string","description":"What the branch will do","maxLength":500},` +
@@ -108,19 +117,19 @@ var definitions = []json.RawMessage{
 		`"wait":{"type":"boolean","description":"false: only start it; branch_status has the message"},` +
 		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
 		`"annotations":{"destructiveHint":false,"openWorldHint":false},"execution":{"taskSupport":"optional"},` + alwaysLoad + `}`),
-	json.RawMessage(`{"name":"branch_return",` +
+	iReturn: json.RawMessage(`{"name":"branch_return",` +
 		`"description":"End a branch and hand its result to the parent. Branches inside it end first.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},` +
 		`"message":{"type":"string","description":"Short summary of the findings","maxLength":50000}},"required":["branch_id","message"],"additionalProperties":false},` +
 		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
-	json.RawMessage(`{"name":"branch_status",` +
+	iStatus: json.RawMessage(`{"name":"branch_status",` +
 		`"description":"State and budget of a branch, by default the active one.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},"session_id":{"type":"string"},` +
 		`"wait_seconds":{"type":"number","minimum":0,"description":"Wait for the branch that runs, without branch_id for all"}},"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
-	json.RawMessage(`{"name":"branch_read",` +
+	iRead: json.RawMessage(`{"name":"branch_read",` +
 		`"description":"Read part of a folded result: lines, grep (RE2; with context, or count), jq, search, or pages.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"handle":{"type":"string"},` +
@@ -130,7 +139,7 @@ var definitions = []json.RawMessage{
 		`"jq":{"type":"string"},"search":{"type":"string"},"page":{"type":"number"},"max_tokens":{"type":"number"},` +
 		`"branch_id":{"type":"string"}},"required":["handle"],"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
-	json.RawMessage(`{"name":"branch_run",` +
+	iRun: json.RawMessage(`{"name":"branch_run",` +
 		`"description":"Make many read-only calls at once and get only what grep or jq lets through. Give tool and each (its arguments, one object a call), or steps.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"tool":{"type":"string"},"each":{"type":"array","items":{"type":"object"}},` +
@@ -147,17 +156,17 @@ var definitions = []json.RawMessage{
 func Definitions(c folding.Config, runs bool) []json.RawMessage {
 	all := slices.Clone(definitions)
 	if c.RequireSessionID {
-		all[0] = rawjson.Set(all[0], []byte(`["description","session_id"]`), "inputSchema", "required")
+		all[iCreate] = rawjson.Set(all[iCreate], []byte(`["description","session_id"]`), "inputSchema", "required")
 	}
 	if !runs {
-		for i, names := range map[int][]string{0: {"run", "wait"}, 2: {"wait_seconds"}} {
+		for i, names := range map[int][]string{iCreate: {"run", "wait"}, iStatus: {"wait_seconds"}} {
 			left, _ := rawjson.Get(all[i], "inputSchema", "properties")
 			for _, name := range names {
 				left = rawjson.Delete(left, name)
 			}
 			all[i] = rawjson.Set(all[i], left, "inputSchema", "properties")
 		}
-		all[0] = rawjson.Delete(all[0], "execution")
+		all[iCreate] = rawjson.Delete(all[iCreate], "execution")
 	}
 	return all
 }
