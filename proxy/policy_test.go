@@ -227,7 +227,7 @@ func TestRefusedUnsubscribeEndsNothing(t *testing.T) {
 	for name, refuse := range map[string]func(r *rig) string{
 		"an unknown branch": func(*rig) string { return `{"uri":"mem://x","_meta":{"io.github.foldgate/branch_id":"br_gone"}}` },
 		"the policy": func(r *rig) string {
-			cfg := r.g.cfg
+			cfg := r.g.Start
 			cfg.Policy.Default = "deny"
 			r.apply(cfg)
 			return `{"uri":"mem://x"}`
