@@ -6,7 +6,7 @@ TOOL   = $(GO) tool -modfile=.ci/go.mod
 FUZZTIME ?= 10s
 NESTED = cd interceptor/gosdk && # a module of its own: its users get only what they use
 
-# go test runs a part of go vet for each package. make vet has run all of it, so tests here have -vet=off.
+# go test runs a part of go vet for each package. make check and make test run all of it first, so tests here have -vet=off.
 
 .NOTPARALLEL:
 .PHONY: build check test deps fmt vet cross lint tidy unit ratios e2e race fuzz bench clean image image-node deploy release-check
@@ -55,7 +55,7 @@ tidy:
 	@$(NESTED) $(GO) mod tidy -diff
 
 # The lists of tests below have a line for each package: its directory, and names of tests without "Test".
-# .ci/named holds that no other package has a test of that name, which -skip would lose.
+# .ci/named checks that no other package has a test of that name, which -skip would lose.
 empty =
 space = $(empty) $(empty)
 comma = ,
@@ -85,6 +85,7 @@ SEQUENTIAL_NESTED = interceptor/gosdk:MainJob,NothingDiffersFromTheGateway,Nothi
 # TestDoctor starts a foldgate doctor for each fault, one like the other: with the detector only in a machine in order.
 unit:
 	@.ci/named . $(SEQUENTIAL)
+	@.ci/named interceptor/gosdk $(SEQUENTIAL_NESTED)
 	@echo "== unit tests, with the race detector"
 	@$(GO) test -vet=off -race -skip '$(call tests,$(SEQUENTIAL))|^TestDoctor$$/^[^i]' -timeout 20m ./...
 	@$(NESTED) $(GO) test -vet=off -race -skip '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 20m ./...
@@ -106,8 +107,8 @@ ATONCE = \
 	test/e2e:ManyQuestionsAtOnce,NotificationFlood,ParallelCallsOnTheLastTokens,PrincipalsAreAlone,PrincipalsShareNoConnection,QuestionFlood,RedisFailsOver,RedisHangs \
 	test/e2e:ReloadUnderLoad,RenewedOnce,RestartedHTTPUpstream,ReturnWithCallsInFlight,Share,ShareOfTasks,ShareSurvivesTheEnd,Soak,UpstreamCrash
 
-# These run with and without it: less with it.
-TWICE = test/e2e:KilledGateway,KilledUnderLimits
+# These run both with and without it. Processes are killed less often with it.
+TWICE = test/e2e:KilledGateway,KilledUnderLimits,NotificationsAndCancellation,SessionEnds,TimeoutCancelsTheCall
 
 e2e: deps ## the binary against real clients and servers
 	@.ci/named test $(ATONCE) $(TWICE)

@@ -46,6 +46,12 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	if message, err = m.scrub(ctx, message); err != nil {
 		return Returned{}, err
 	}
+	m.mu.Lock()
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return Returned{}, errNotKept // nobody pays for it
+	}
 	tokens := m.opts.Count(message)
 	paid := pay(b, tokens)
 

@@ -188,6 +188,29 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 	}
 }
 
+// A shared connection serves the next one of a session, too: the view keeps the level.
+func TestSetLevelOfASharedServer(t *testing.T) {
+	up := echoUpstream("2026-07-28")
+	up.caps = `{"tools":{},"logging":{}}`
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigWith(t, false, map[string]fakeUpstream{"up": up}, func(c *config.Config) { c.Upstreams["up"].Share = "principal" })
+		r.initialize()
+		r.tool("up__echo", `{}`)
+		before := r.last("up")
+		before.die()
+		synctest.Wait()
+		r.ok("logging/setLevel", `{"level":"info"}`)
+		if r.last("up") != before {
+			t.Error("logging/setLevel starts a server, want none")
+		}
+		r.tool("up__echo", `{}`)
+		if got := r.last("up").sent("tools/call"); r.last("up") == before || len(got) != 1 || !strings.Contains(string(got[0]), `logLevel":"info"`) {
+			t.Errorf("the next connection gets %s, want the level", got)
+		}
+		r.close()
+	})
+}
+
 // sayingModel says one thing.
 type sayingModel struct{}
 

@@ -95,6 +95,14 @@ func TestReferencesOfCompletion(t *testing.T) {
 		c.Policy = policy.Config{Default: "deny", Rules: []policy.Rule{{Name: "some", Prompts: policy.Globs{Allow: []string{"up__open"}}, Resources: policy.Globs{Allow: []string{"mem://*"}}}}}
 	})
 	r.initialize()
+	for meta, want := range map[string]string{
+		`{"progressToken":5}`: "", `{"progressToken":5,"progressToken":"x"}`: "two spellings", `{"ProgressToken":5}`: "two spellings", `{"progress\u0054oken":5,"progressToken":"x"}`: "two spellings",
+	} {
+		m := r.exchange(t.Context(), "completion/complete", `{"ref":{"type":"ref/prompt","name":"up__open"},"argument":{"name":"id","value":""},"_meta":`+meta+`}`)
+		if (want == "") != (m.Error == nil) || !strings.Contains(string(m.Error), want) {
+			t.Errorf("%s = %s %s, want %q", meta, m.Result, m.Error, want)
+		}
+	}
 	for ref, want := range map[string]string{
 		`{"type":"ref/prompt","name":"up__open"}`:                        "",
 		`{"type":"ref/prompt","name":"up__open","uri":null,"x":1}`:       "",
@@ -120,8 +128,8 @@ func TestReferencesOfCompletion(t *testing.T) {
 			t.Errorf("%s = %s %s, want %q", ref, m.Result, m.Error, want)
 		}
 	}
-	if n := len(r.last("up").sent("completion/complete")); n != 3 {
-		t.Errorf("%d calls reach the server, want 3", n)
+	if n := len(r.last("up").sent("completion/complete")); n != 4 {
+		t.Errorf("%d calls reach the server, want 4", n)
 	}
 }
 

@@ -111,9 +111,14 @@ func printReport(w io.Writer, r proxy.Report) {
 func printFailed(w io.Writer, cfg config.Config, r proxy.Report) {
 	for _, u := range r.Upstreams {
 		if u.Err != nil {
-			render.Printf(w, "\n%s: FAILED: %v\n  %s\n", u.Name, u.Err, upstreamRemedy(cfg, u))
+			render.Printf(w, "\n%s: FAILED: %s\n  %s\n", u.Name, upstreamFault(u), upstreamRemedy(cfg, u))
 		}
 	}
+}
+
+// upstreamFault returns why an upstream can't be used, without its name, which the text around has.
+func upstreamFault(u proxy.UpstreamReport) string {
+	return strings.TrimPrefix(u.Err.Error(), "upstream "+u.Name+": ")
 }
 
 // upstreamRemedy returns what to do about an upstream that can't be used.

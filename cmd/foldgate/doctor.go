@@ -381,7 +381,7 @@ func (d *doctor) upstreams(ctx context.Context) {
 	for _, u := range r.Upstreams {
 		tools += len(u.Tools)
 		if u.Err != nil {
-			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, u.Err)
+			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, upstreamFault(u))
 			continue
 		}
 		ok = append(ok, u.Name)

@@ -264,8 +264,6 @@ func TestGiantLine(t *testing.T) {
 	}
 }
 
-// FuzzMake: a preview of any text is valid UTF-8, within its budget, smaller
-// than the text, and deterministic.
 // TestOddTexts: a text that looks like one kind and is another has a preview, too.
 func TestOddTexts(t *testing.T) {
 	var falling strings.Builder
@@ -286,6 +284,8 @@ func TestOddTexts(t *testing.T) {
 	}
 }
 
+// FuzzMake: a preview of any text is valid UTF-8, within its budget, smaller
+// than the text, and deterministic.
 func FuzzMake(f *testing.F) {
 	for _, fx := range previewtest.Fixtures() {
 		f.Add(fx.Text[:min(len(fx.Text), 3000)], 200)

@@ -189,8 +189,8 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 	return &f, nil
 }
 
-// add adds a base rule. A rule of the same id that was added before changes it: what it says replaces what base says,
-// and its keywords and allow-lists are added.
+// add adds a base rule. A rule of the same id that was added before changes it: its regex, path, entropy and secretGroup
+// replace those of base, its keywords and allow-lists are added, and the rest of it counts for nothing, as in gitleaks.
 func (s *ruleSet) add(base *rule) {
 	if s.disabled[base.ID] {
 		return

@@ -57,7 +57,7 @@ type Options struct {
 	Folding func() *interceptor.FoldPolicy
 	Limits  func() *interceptor.Limits // nil for none
 	Parts   Parts
-	Log     *slog.Logger             // Open makes it take the secrets out of what it logs
+	Log     *slog.Logger             // the engine logs to it without secrets
 	Traces  oteltrace.TracerProvider // nil for none
 	Meters  metric.MeterProvider     // nil for none
 }

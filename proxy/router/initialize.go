@@ -166,12 +166,15 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
 	for _, srv := range s.rt.Settings().Servers {
-		if srv.Capability("logging") == nil || !srv.IsLive(s.scope) {
-			continue // Opened sets it
-		}
-		cn, err := srv.Connection(ctx, s.scope)
-		if err != nil {
+		if srv.Capability("logging") == nil {
 			continue
+		}
+		cn := srv.View(s.scope) // keeps the level for its next connection
+		if srv.IsLive(s.scope) {
+			cn, _ = srv.Connection(ctx, s.scope)
+		}
+		if cn == nil {
+			continue // Opened sets it
 		}
 		if m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward}); err == nil && m.Error != nil {
 			srv.Log.Warn("the server keeps its log level", "err", &wire.AnswerError{Raw: m.Error})

@@ -162,9 +162,10 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 // unsubscribe serves resources/unsubscribe. It forgets the subscription, also if the server fails: only a
 // refusal leaves it as it was.
 func (r *request) unsubscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	ended := r.s.subscribed.end(c.Target.Name) // before the call: a subscribe that follows adds it again
 	res, err := r.askServers(ctx, c)
-	if ref, refused := errors.AsType[*interceptor.Refusal](err); !refused || ref.Reason != trace.ReasonPolicy {
-		r.s.subscribed.end(c.Target.Name)
+	if ref, refused := errors.AsType[*interceptor.Refusal](err); refused && ref.Reason == trace.ReasonPolicy {
+		r.s.subscribed.restore(ended)
 	}
 	return res, err
 }
@@ -219,11 +220,25 @@ func (s *subscriptions) owner(uri string) string {
 	return ""
 }
 
-// end forgets the subscriptions to a resource.
-func (s *subscriptions) end(uri string) {
+// end forgets the subscriptions to a resource, and returns them.
+func (s *subscriptions) end(uri string) map[subscription]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.open, func(sub subscription, _ bool) bool { return sub.uri == uri })
+	ended := map[subscription]bool{}
+	maps.DeleteFunc(s.open, func(sub subscription, on bool) bool {
+		if sub.uri == uri {
+			ended[sub] = on
+		}
+		return sub.uri == uri
+	})
+	return ended
+}
+
+// restore takes back what end forgot.
+func (s *subscriptions) restore(ended map[subscription]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.open, ended)
 }
 
 // has reports whether there is a subscription to the resource of an update by a server, or to one above it.

@@ -56,7 +56,8 @@ type stdioServer struct {
 	greeted  bool              // legacy has had an initialize
 	modern   map[wire.Capabilities]Session
 
-	early sync.WaitGroup // requests of legacy before initialize
+	before Session        // a legacy session that initialize has replaced, until its requests are answered; guarded by handling
+	early  sync.WaitGroup // its requests
 }
 
 // ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until in
@@ -263,11 +264,13 @@ func (s *stdioServer) request(m wire.Message) {
 // ping, declares nothing. It ends with its requests if the host has capabilities, and another one follows.
 func (s *stdioServer) greet(can wire.Capabilities) {
 	if !s.greeted && s.legacy != nil && can != s.can {
-		before := s.legacy
-		s.legacy = nil
+		s.before, s.legacy = s.legacy, nil
 		s.pending.Go(func() {
 			s.early.Wait()
-			closeSession(before, "initialize begins another session", s.log)
+			s.handling.Lock()
+			defer s.handling.Unlock()
+			closeSession(s.before, "initialize begins another session", s.log)
+			s.before = nil
 		})
 	}
 	s.greeted = true
@@ -279,7 +282,9 @@ func (s *stdioServer) greet(can wire.Capabilities) {
 func (s *stdioServer) notification(m wire.Message) {
 	meta, to := wire.ReadMeta(m.Params), s.sessions()
 	switch {
-	case len(to) > 0 && m.Method == wire.MethodCancelled:
+	case m.Method == wire.MethodCancelled && s.before != nil:
+		to = append(to, s.before)
+	case m.Method == wire.MethodCancelled && len(to) > 0:
 	case modern(meta) && meta.ClientCapabilities == nil && len(s.modern) > 0:
 		to = slices.Collect(maps.Values(s.modern))
 	case modern(meta):

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -107,6 +108,7 @@ func TestStdioCapabilitiesAfterAPing(t *testing.T) {
 			t.Errorf("capabilities after %s and initialize = %q, want elicitation.url", early, got)
 		}
 		if early == waitCall {
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 			g.release <- doneReply
 			if got := strings.TrimSpace(readLineOf(t, out)); got != doneText {
 				t.Errorf("answer to a request before initialize = %s, want %s", got, doneText)
@@ -117,6 +119,9 @@ func TestStdioCapabilitiesAfterAPing(t *testing.T) {
 		stop()
 		if opened, closed := g.counts(); opened != 2 || closed != 2 {
 			t.Errorf("sessions opened, closed after %s = %d, %d, want 2, 2", early, opened, closed)
+		}
+		if early == waitCall && !slices.Equal(g.notified, []string{wire.MethodCancelled, wire.MethodCancelled}) {
+			t.Errorf("the sessions are told %q, want the cancellation in both", g.notified)
 		}
 	}
 }

@@ -2,12 +2,15 @@ package upstream
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -16,11 +19,12 @@ import (
 // Processes with one state directory write the cache at the same time: it is whole at any moment.
 func TestCacheOfProcesses(t *testing.T) {
 	var log strings.Builder
+	to := slog.New(slog.NewTextHandler(&log, nil))
 	file := filepath.Join(t.TempDir(), "upstreams.json")
 	server := &config.Upstream{URL: "http://127.0.0.1/"}
 	var writers sync.WaitGroup
 	for _, size := range []int{10, 200_000} {
-		k := openInfoCache(file, slog.New(slog.NewTextHandler(&log, nil)))
+		k := openInfoCache(file, to)
 		k.putInfo("up", server, conn.Info{Result: json.RawMessage(`{}`)})
 		page := rawList(size)
 		writers.Go(func() {
@@ -44,7 +48,14 @@ func TestCacheOfProcesses(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("log: %s", log.String())
 	}
-	if left, _ := filepath.Glob(file + ".*"); len(left) > 0 {
+	killed, running := file+".1.new", file+".2.new" // what a process leaves that is killed while it writes, and one that writes
+	for path, age := range map[string]time.Duration{killed: 2 * time.Hour, running: time.Minute} {
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, time.Time{}, time.Now().Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openInfoCache(file, to)
+	if left, _ := filepath.Glob(file + ".*"); !slices.Equal(left, []string{running}) {
 		t.Errorf("left behind: %q", left)
 	}
 }

@@ -66,8 +66,8 @@ func (p *places) take(ctx context.Context, r *reconnector) error {
 			ending = false
 		case <-time.After(settled): // a connection may be idle by now
 		case <-deadline:
-			return fmt.Errorf("%w: it has %d (max_connections of upstream %s), of which one principal may have %d, and none became idle within %s",
-				ErrFull, all, r.server.Key, each, placeWait)
+			return fmt.Errorf("%w: it has %d (max_connections), of which one principal may have %d, and none became idle within %s",
+				ErrFull, all, each, placeWait)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -73,6 +73,15 @@ func (s *Server) Live(scope Scope) conn.Conn {
 	return c
 }
 
+// View returns a session's view of a shared connection, which outlives the connection, if the session has used one;
+// else nil.
+func (s *Server) View(scope Scope) conn.Conn {
+	if scope.Own == nil || !s.Shared() {
+		return nil
+	}
+	return scope.Own.opened(s)
+}
+
 // Connection returns the live connection of a scope, and opens it if need be. If ctx ends first,
 // the attempt goes on for the next caller.
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {

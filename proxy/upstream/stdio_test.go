@@ -88,7 +88,7 @@ func TestStdioOpenFails(t *testing.T) {
 	checkGoroutines(t)
 	cfg := childConfig(t, "legacy")
 	cfg.Command = []string{"/does/not/exist"}
-	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "start") {
+	if _, err := Open(t.Context(), cfg); err == nil || !strings.HasPrefix(err.Error(), "start ") {
 		t.Errorf("Open of a missing command: %v", err)
 	}
 	cfg = childConfig(t, "silent")

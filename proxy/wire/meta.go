@@ -65,13 +65,18 @@ func ReadMeta(params json.RawMessage) Meta {
 	return m
 }
 
-// CheckUnambiguous refuses params that have _meta or a deciding member of the method twice or in
-// two spellings: of two members servers take the first or the last, and servers in Go also take
-// "Name" for "name". Such a server could do something that foldgate neither allowed nor recorded.
+// CheckUnambiguous refuses params that have _meta, its progressToken or a deciding member of the method
+// twice or in two spellings: of two members servers take the first or the last, and servers in Go also
+// take "Name" for "name". Such a server could do something that foldgate neither allowed nor recorded, or
+// report progress to another call.
 func CheckUnambiguous(method string, params json.RawMessage) error {
 	var all [3]string
 	all[0] = "_meta"
-	if err := checkMembers("params", params, all[:1+copy(all[1:], methods[method].deciding)]); err != nil || method != "completion/complete" {
+	err := checkMembers("params", params, all[:1+copy(all[1:], methods[method].deciding)])
+	if meta, ok := rawjson.Get(params, "_meta"); ok && err == nil {
+		err = checkMembers("params._meta", meta, []string{"progressToken"})
+	}
+	if err != nil || method != "completion/complete" {
 		return err
 	}
 	ref, _ := rawjson.Get(params, "ref")

@@ -69,7 +69,7 @@ func TestMaxConnections(t *testing.T) {
 	}
 	until(t, "the calls are at the server", func() bool { return len(recordedMethod(t, file, "tools/call")) == before+3 })
 	m := tool(t, sessions[5], ctx, "fake__pid", `{}`)
-	if s := string(m.Result); !parseResult(t, m).IsError || !strings.Contains(s, "max_connections of upstream fake") || !strings.Contains(s, "too_many_connections") {
+	if s := string(m.Result); !parseResult(t, m).IsError || !strings.Contains(s, "upstream fake: ") || !strings.Contains(s, "(max_connections)") || !strings.Contains(s, "too_many_connections") {
 		t.Errorf("over the limit: %s", s)
 	}
 	write(t, end, "")
