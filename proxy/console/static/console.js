@@ -35,8 +35,9 @@ function charts(part = document) {
 	}
 }
 
-// Parts of a page that are marked are loaded again when the console says that something changed.
-function updates() {
+// Parts of a page that are marked are loaded again when the console says that something changed. What is as it was
+// stays: a click or a selection in it is not lost.
+function updates(shown) {
 	if (!document.querySelector("[data-live]")) return;
 	const status = document.getElementById("live");
 	let busy = false, again = false, last = 0;
@@ -51,7 +52,8 @@ function updates() {
 			for (const part of document.querySelectorAll("[data-live]")) {
 				const next = page.getElementById(part.id);
 				if (!next && part.id === "building") location.reload();
-				if (!next || part.contains(document.activeElement) || part.querySelector("figure:hover")) continue;
+				if (!next || next.innerHTML === shown.get(part.id) || part.contains(document.activeElement) || part.querySelector("figure:hover")) continue;
+				shown.set(part.id, next.innerHTML);
 				part.replaceChildren(...next.childNodes);
 				enhance(part);
 			}
@@ -92,6 +94,7 @@ function enhance(part = document) {
 	}
 }
 
+const served = new Map([...document.querySelectorAll("[data-live]")].map(part => [part.id, part.innerHTML]));
 enhance();
-updates();
+updates(served);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts());
