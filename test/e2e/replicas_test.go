@@ -912,6 +912,17 @@ func TestHungReplica(t *testing.T) {
 		t.Fatalf("before it hangs: %d %s", status, body)
 	}
 	_ = hung.cmd.Process.Signal(syscall.SIGSTOP)
+	until(t, "each thread of the replica has stopped", func() bool { // on a busy machine that takes a moment
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", hung.cmd.Process.Pid))
+		for _, thread := range threads {
+			stat, readErr := os.ReadFile(thread)
+			err = errors.Join(err, readErr)
+			if !bytes.Contains(stat, []byte(") T ")) {
+				return false
+			}
+		}
+		return err == nil && len(threads) > 0
+	})
 	resume := sync.OnceFunc(func() { _ = hung.cmd.Process.Signal(syscall.SIGCONT) })
 	t.Cleanup(resume)
 	for i := 1; ; i++ { // over an old connection, of which there may be two, and then over a new one
