@@ -188,29 +188,6 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 	}
 }
 
-// A shared connection serves the next one of a session, too: the view keeps the level.
-func TestSetLevelOfASharedServer(t *testing.T) {
-	up := echoUpstream("2026-07-28")
-	up.caps = `{"tools":{},"logging":{}}`
-	synctest.Test(t, func(t *testing.T) {
-		r := newRigWith(t, false, map[string]fakeUpstream{"up": up}, func(c *config.Config) { c.Upstreams["up"].Share = "principal" })
-		r.initialize()
-		r.tool("up__echo", `{}`)
-		before := r.last("up")
-		before.die()
-		synctest.Wait()
-		r.ok("logging/setLevel", `{"level":"info"}`)
-		if r.last("up") != before {
-			t.Error("logging/setLevel starts a server, want none")
-		}
-		r.tool("up__echo", `{}`)
-		if got := r.last("up").sent("tools/call"); r.last("up") == before || len(got) != 1 || !strings.Contains(string(got[0]), `logLevel":"info"`) {
-			t.Errorf("the next connection gets %s, want the level", got)
-		}
-		r.close()
-	})
-}
-
 // sayingModel says one thing.
 type sayingModel struct{}
 
@@ -218,25 +195,30 @@ func (sayingModel) Turn(context.Context, *runner.Request) (runner.Reply, error) 
 	return runner.Reply{Message: runner.Message{Role: "assistant", Content: []runner.Block{runner.TextBlock("seen")}}}, nil
 }
 
-// logging/setLevel starts no server. One that is started later gets the level before anything else.
+// logging/setLevel starts no server. One that is started later gets the level: over a connection of the session's own
+// before anything else, over one that is shared, whose view keeps the level, with each call.
 func TestSetLevelStartsNothing(t *testing.T) {
-	up := echoUpstream("2025-11-25")
-	up.caps = `{"tools":{},"logging":{}}`
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, false, map[string]fakeUpstream{"up": up})
-		r.initialize()
-		r.ok("tools/list", "{}")
-		before := r.last("up")
-		before.die()
-		synctest.Wait()
-		r.ok("logging/setLevel", `{"level":"info"}`)
-		if r.last("up") != before {
-			t.Error("logging/setLevel starts a server, want none")
-		}
-		r.tool("up__echo", `{}`)
-		if got := r.last("up").sent("logging/setLevel"); r.last("up") == before || len(got) != 1 {
-			t.Errorf("the server that the call starts gets the levels %q, want one", got)
-		}
-		r.close()
-	})
+	for share, told := range map[string]struct{ version, method, text string }{
+		"session": {"2025-11-25", "logging/setLevel", `"level":"info"`}, "principal": {"2026-07-28", "tools/call", `logLevel":"info"`},
+	} {
+		up := echoUpstream(told.version)
+		up.caps = `{"tools":{},"logging":{}}`
+		synctest.Test(t, func(t *testing.T) {
+			r := newRigWith(t, false, map[string]fakeUpstream{"up": up}, func(c *config.Config) { c.Upstreams["up"].Share = share })
+			r.initialize()
+			r.tool("up__echo", `{}`)
+			before := r.last("up")
+			before.die()
+			synctest.Wait()
+			r.ok("logging/setLevel", `{"level":"info"}`)
+			if r.last("up") != before {
+				t.Errorf("share %s: logging/setLevel starts a server, want none", share)
+			}
+			r.tool("up__echo", `{}`)
+			if got := r.last("up").sent(told.method); r.last("up") == before || len(got) != 1 || !strings.Contains(string(got[0]), told.text) {
+				t.Errorf("share %s: the server that the call starts gets %s, want one with %s", share, got, told.text)
+			}
+			r.close()
+		})
+	}
 }
