@@ -88,7 +88,7 @@ func covered(t *testing.T) (ran []string) {
 		t.Fatal(err)
 	}
 	output(t, "go", "build", "-o", server, "../fakeserver")
-	output(t, "go", "build", "-cover", "-covermode=atomic", "-coverpkg=.,"+module+"proxy/...,"+module+"interceptor", "-o", program, ".")
+	output(t, "go", "build", "-tags", "e2e", "-cover", "-covermode=atomic", "-coverpkg=.,"+module+"proxy/...,"+module+"interceptor", "-o", program, ".")
 	output(t, program, data, server)
 	for line := range strings.Lines(output(t, "go", "tool", "covdata", "func", "-i="+data)) {
 		place, name, share := "", "", ""

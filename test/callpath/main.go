@@ -1,3 +1,5 @@
+//go:build e2e
+
 // Command callpath runs one call through a gateway, from a host on stdio to a
 // server on stdio, and writes the coverage of this one call into the directory
 // that its argument names. It must be built with -cover -covermode=atomic.
