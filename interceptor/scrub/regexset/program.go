@@ -13,6 +13,7 @@ import (
 // partition of all runes into classes that the instructions can't tell apart.
 type program struct {
 	tree     *syntax.Regexp
+	index    int  // in the Set
 	minLen   int  // bytes of the shortest match
 	earliest bool // a run ends at the first end of a match, not the preferred one
 

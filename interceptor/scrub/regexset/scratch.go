@@ -20,7 +20,7 @@ type Limit interface {
 // A Scratch is the memory to scan one text at a time. It keeps the DFAs that it has built.
 type Scratch struct {
 	set  *Set
-	dfas map[*program]*dfa
+	dfas []*dfa // by program; nil if it was not needed yet or has none
 	back tracer
 
 	// Of the scanned text.
@@ -53,7 +53,7 @@ type part struct {
 func (s *Set) NewScratch() *Scratch {
 	return &Scratch{
 		set:     s,
-		dfas:    map[*program]*dfa{},
+		dfas:    make([]*dfa, s.programs),
 		hits:    make([][]int32, len(s.gates)),
 		enabled: make([]bool, len(s.patterns)),
 		seen:    make([]uint64, len(s.uses)),
@@ -293,10 +293,10 @@ func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 
 // dfa returns the DFA of a program, or nil if the program has none.
 func (c *Scratch) dfa(p *program) *dfa {
-	d, known := c.dfas[p]
-	if !known {
+	d := c.dfas[p.index]
+	if d == nil {
 		d = newDFA(p)
-		c.dfas[p] = d
+		c.dfas[p.index] = d
 	}
 	if d != nil && !d.used {
 		d.used = true

@@ -76,6 +76,7 @@ type Pattern struct {
 // A Set is a compiled set of patterns. It is safe for concurrent use.
 type Set struct {
 	patterns   []pattern
+	programs   int // number of them
 	literals   *Literals
 	uses       []use   // by literal
 	unfiltered []int   // patterns that no literal makes a candidate
@@ -107,6 +108,10 @@ type use struct {
 func New(patterns []Pattern, signs ...string) (*Set, error) {
 	s := &Set{patterns: make([]pattern, len(patterns)), gates: make([]*gate, 1), minLen: math.MaxInt}
 	sought := map[string]bool{} // all literals
+	number := func(p *program) {
+		p.index = s.programs
+		s.programs++
+	}
 	for i, in := range patterns {
 		p := &s.patterns[i]
 		p.Pattern = in
@@ -125,6 +130,13 @@ func New(patterns []Pattern, signs ...string) (*Set, error) {
 			p.plans = []*plan{newPlan(tree)}
 		}
 		for _, plan := range p.plans {
+			number(plan.tail)
+			if l := plan.lookahead; l != nil {
+				number(l.rest)
+				for _, v := range l.values {
+					number(v.rest)
+				}
+			}
 			if plan.required == nil {
 				continue
 			}
@@ -136,6 +148,7 @@ func New(patterns []Pattern, signs ...string) (*Set, error) {
 			anyText := &syntax.Regexp{Op: syntax.OpStar, Flags: syntax.NonGreedy, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}} // (?s:.*?)
 			p.test = newProgram(concat(anyText, tree))
 			p.test.earliest = true
+			number(p.test)
 			continue
 		}
 		if p.filter, p.required = p.filterOf(); len(p.filter) == 0 {
