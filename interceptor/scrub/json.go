@@ -392,14 +392,14 @@ func (d *document) list(f *frame, at span) {
 	}
 }
 
-var placeSeed = maphash.MakeSeed()
+var seed = maphash.MakeSeed()
 
 // placeOf returns the place of the member of f that is being read.
 func (f *frame) placeOf() uint64 {
 	if f.array {
 		return (f.place*31 + 1) &^ (1 << 63)
 	}
-	return (f.place*31 ^ maphash.String(placeSeed, f.name)) &^ (1 << 63)
+	return (f.place*31 ^ maphash.String(seed, f.name)) &^ (1 << 63)
 }
 
 // together examines the strings at one place as the lines of a text.
@@ -586,12 +586,27 @@ func (d *document) joined(pieces []piece, end string) error {
 	return nil
 }
 
+// maxRepeated is the length of strings that are kept in clean, numRepeated the number of them.
+const maxRepeated, numRepeated = 64, 256
+
 // scan examines a string or key. text is its unquoted value.
 func (d *document) scan(at span, text string) error {
 	if len(text) < d.s.set.MinLen() || !d.isHot(at) {
 		return nil
 	}
+	var known *string                                                       // where it is kept if it is clean
+	if len(text) <= maxRepeated && len(text) == at.End-at.Start-len(`""`) { // it is a part of raw, so it does not change
+		if d.clean == nil {
+			d.clean = make([]string, numRepeated)
+		}
+		if known = &d.clean[maphash.String(seed, text)%numRepeated]; *known == text {
+			return nil
+		}
+	}
 	marks, found, err := d.examine(text)
+	if known != nil && err == nil && len(marks)+len(found) == 0 {
+		*known = text
+	}
 	d.note(at, marks, found)
 	return err
 }

@@ -1,8 +1,10 @@
 package scrub
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +75,36 @@ func TestCellsAreForgotten(t *testing.T) {
 }
 
 // TestPanicWithholds: a fault of the engine is an error, and tells no text.
+// TestRepeatedStrings: short strings that repeat are examined once while they are clean. A secret among them is
+// found each time, also if a clean string stood at the same place of the same memory before.
+func TestRepeatedStrings(t *testing.T) {
+	s := newScrubber(t, Options{})
+	const secrets, times = numRepeated, 3
+	build := func(value func(n uint64) string) []byte {
+		doc := []byte("{")
+		for range times {
+			for n := range uint64(secrets) {
+				doc = fmt.Appendf(doc, `"a token %d":{"note %d":"%s"},`, n, n, value(n))
+			}
+		}
+		return append(doc, `"end":0}`...)
+	}
+	for round := range uint64(20) {
+		doc := build(func(n uint64) string { return fmt.Sprintf("gh"+"p_%036d", n) })
+		if clean, _, err := s.JSON(t.Context(), doc); err != nil || &clean[0] != &doc[0] {
+			t.Fatalf("a document without a secret: %.200s, %v", clean, err)
+		}
+		copy(doc, build(func(n uint64) string { return github(round<<32 | n) }))
+		clean, found, err := s.JSON(t.Context(), doc)
+		if err != nil || len(found) != secrets*times {
+			t.Fatalf("%d findings, want %d; %v", len(found), secrets*times, err)
+		}
+		if want := build(func(uint64) string { return githubMark }); !bytes.Equal(clean, want) {
+			t.Fatalf("got %.200s, want %.200s", clean, want)
+		}
+	}
+}
+
 func TestPanicWithholds(t *testing.T) {
 	s := newScrubber(t, Options{})
 	s.rules = nil // finding a rule now panics
