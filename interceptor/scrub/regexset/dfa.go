@@ -140,6 +140,10 @@ func (d *dfa) failsSoon(text string, i int) bool {
 			break
 		}
 		t := trans[int(state)+int(p.ascii[c])]
+		if t == 0 {
+			t = d.transition(state, p.ascii[c])
+			trans = d.trans
+		}
 		if t <= 0 {
 			return t == fails
 		}
