@@ -69,10 +69,9 @@ func hostileTrace(t *testing.T) (dir string, records int) {
 	for i, s := range hostile {
 		text, _ := json.Marshal(s)
 		for k, kind := range []string{"mcp/request:tools/call", "mcp/response:tools/call", "context/push", "context/pop", "conclusion", "workflow/start", "system/warning", s} {
-			a := &trace.Audit{Tokens: &trace.Tokens{}, Decision: &trace.Decision{}, Fold: &trace.Fold{}, Read: &trace.Read{}, Hops: &trace.Hops{}, IsError: true}
+			a := &trace.Audit{Tokens: &trace.Tokens{}, Decision: &trace.Decision{}, Fold: &trace.Fold{}, Read: &trace.Read{}, IsError: true}
 			fill(reflect.ValueOf(a), s)
 			a.Workflow = fmt.Appendf(nil, `{"step":%s,"path":%[1]s,"a2a":{"taskId":%[1]s,"contextId":%[1]s}}`, text)
-			a.Hops.Host, a.Hops.Upstream = text, text
 			id := fmt.Sprintf("%d-%d-%s", i, k, s)
 			r := &trace.Record{
 				ID: id, From: s, To: []string{s}, Kind: kind, Context: fmt.Sprintf("c%d", i), CorrelationID: trace.IDs{s, id}, Audit: a,

@@ -23,7 +23,6 @@ func appendAudit(b []byte, a *Audit) ([]byte, error) {
 	o.Text("era", a.Era)
 	o.Text("rung", a.Rung)
 	o.Text("thread", a.Thread)
-	o.value("hops", a.Hops, a.Hops != nil)
 	o.decision(a.Decision)
 	o.tokens(a.Tokens)
 	o.pointer("args", a.Args)

@@ -90,7 +90,6 @@ type Audit struct {
 	Era       string `json:"era,omitempty"`    // protocol revision of the host's side
 	Rung      string `json:"rung,omitempty"`   // the attribution source: argument, meta, result, url, thread, session, cause, main
 	Thread    string `json:"thread,omitempty"` // of the host's that made the call, if the host names them
-	Hops      *Hops  `json:"hops,omitempty"`
 
 	Decision *Decision `json:"decision,omitempty"`
 	Tokens   *Tokens   `json:"tokens,omitempty"`
@@ -117,12 +116,6 @@ type Audit struct {
 	LeftOut    int      `json:"left_out,omitempty"`   // messages that this record stands for, because there were too many
 	Lost       bool     `json:"lost,omitempty"`       // was in flight when the process ended
 	Deprecated []string `json:"deprecated,omitempty"` // codes of deprecated forms in the message
-}
-
-// Hops are the JSON-RPC ids of a message on either side, as JSON values.
-type Hops struct {
-	Host     json.RawMessage `json:"host_id,omitempty"`
-	Upstream json.RawMessage `json:"upstream_id,omitempty"`
 }
 
 // Decision is foldgate's decision about a call.

@@ -332,20 +332,10 @@ func (f *Filter) matchWorkflow(a *trace.Audit) bool {
 
 func (f *Filter) matchCorrelates(r *trace.Record) bool {
 	if id, ok := strings.CutPrefix(f.Correlates, "rpc:"); ok { // as a JSON value, or as the content of a string
-		return slices.ContainsFunc(rpcIDs(r), func(v []byte) bool { return string(v) == id || text(v) == id })
+		v, ok := rawjson.Get(r.Payload, "id")
+		return ok && (string(v) == id || text(v) == id)
 	}
 	return f.Correlates == "" || slices.Contains(r.CorrelationID, f.Correlates)
-}
-
-// rpcIDs returns the JSON-RPC ids of a record on either side, as JSON values.
-func rpcIDs(r *trace.Record) (ids [][]byte) {
-	if v, ok := rawjson.Get(r.Payload, "id"); ok {
-		ids = append(ids, v)
-	}
-	if r.Audit != nil && r.Audit.Hops != nil {
-		ids = append(ids, r.Audit.Hops.Host, r.Audit.Hops.Upstream)
-	}
-	return slices.DeleteFunc(ids, func(v []byte) bool { return len(v) == 0 })
 }
 
 // glob matches s against a pattern of *, ? and literal bytes in time

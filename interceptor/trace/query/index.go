@@ -818,8 +818,8 @@ func links(r *trace.Record) (out [2][]int64) {
 	for _, id := range r.CorrelationID {
 		out[linkCorrelation] = append(out[linkCorrelation], key(id))
 	}
-	for _, id := range rpcIDs(r) {
-		out[linkRPC] = append(out[linkRPC], key(text(id)))
+	if id, ok := rawjson.Get(r.Payload, "id"); ok {
+		out[linkRPC] = []int64{key(text(id))}
 	}
 	for kind, keys := range out {
 		slices.Sort(keys)

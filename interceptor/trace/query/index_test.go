@@ -44,9 +44,6 @@ func randomRecord(rng *rand.Rand, i int) *trace.Record {
 		r.Audit.Deprecated = []string{"correlation_string"}
 	}
 	if flip() {
-		r.Audit.Hops = &trace.Hops{Host: []byte(one("7", `"8"`)), Upstream: []byte("9")}
-	}
-	if flip() {
 		r.Audit.Workflow = []byte(`{"context_id":"ctx_B","path":"` + one("ctx_A/ctx_B", "ctx_B") + `","evidence":"` + one("explicit", "join") + `"}`)
 	}
 	return r
