@@ -38,7 +38,7 @@ func (g *Gateway) openReplicas(ctx context.Context) (*replicas.Set, net.Listener
 		Name: g.Replica, Address: cmp.Or(c.Replicas.Address, ln.Addr().String()), Key: string(c.Replicas.Key), DB: db, Config: c.Sum, Version: version.String(), Log: g.Log,
 	})
 	if err != nil {
-		return nil, nil, errors.Join(err, ln.Close())
+		return nil, nil, errors.Join(err, db.Close(), ln.Close())
 	}
 	return set, ln, nil
 }
