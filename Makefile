@@ -111,7 +111,7 @@ TWICE = test/e2e:KilledGateway,KilledUnderLimits,NotificationsAndCancellation,Se
 e2e: deps ## the binary against real clients and servers
 	@.ci/named test $(ATONCE) $(TWICE)
 	@echo "== end-to-end tests"
-	@$(GO) test -vet=off -tags e2e -skip '$(call tests,$(ATONCE))' -timeout 45m -count 1 -p 1 -parallel 2 -v ./test/...
+	@$(GO) test -vet=off -tags e2e -skip '$(call tests,$(ATONCE))' -timeout 45m -count 1 -p 2 -parallel 4 -v ./test/...
 	@echo "== end-to-end tests of much at once, with the race detector"
 	@$(GO) test -vet=off -race -tags e2e -run '$(call tests,$(ATONCE) $(TWICE))' -timeout 20m -count 1 -parallel 1 -v ./test/e2e -args -kills 3
 

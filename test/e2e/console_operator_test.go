@@ -31,6 +31,7 @@ func (a *auditor) logIn(token string) {
 // TestConsoleOperators: auditors log in and look; operators also end a branch, reset a limit and approve a
 // definition, and the trace says who did. An export proves what it has.
 func TestConsoleOperators(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "answers.json")

@@ -32,6 +32,7 @@ var questions = []struct {
 // TestConsoleQuestions: an auditor answers ten questions by clicking, and again at the width of a phone
 // and in the dark.
 func TestConsoleQuestions(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "")
 	base, first := g.runConsole("--listen", "127.0.0.1:0", "--dir", recordedDay(t))
 	a := browser(t, base, first)

@@ -221,6 +221,7 @@ func recordedDay(t *testing.T) string {
 
 // TestConsole: an auditor looks at a recorded day, with names and payloads that try to be markup.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "")
 	base, first := g.runConsole("--listen", "127.0.0.1:0", "--dir", recordedDay(t))
 	consoleRefuses(t, base, first)
@@ -378,6 +379,7 @@ func consoleRefuses(t *testing.T, base, link string) {
 
 // TestConsoleLive: pages follow a gateway that runs, and the link works once.
 func TestConsoleLive(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "upstreams: {files: {builtin: files, roots: [.]}}\n")
 	write(t, filepath.Join(g.dir, "note.txt"), "hello\n")
 	ctx := testContext(t)

@@ -167,7 +167,9 @@ func TestForgottenSession(t *testing.T) {
 // TestHangingUpstreams: one upstream answers nothing, one hangs in a call, one
 // can't be started; the fourth serves as if it were alone.
 func TestHangingUpstreams(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		t.Parallel()
 		ctx := testContext(t)
 		g := newGateway(t, fmt.Sprintf(`upstreams:
   mute: {command: [sleep, "1000"]}
