@@ -185,7 +185,7 @@ func TestProcesses(t *testing.T) {
 	for _, maxResult := range []int{1, 3000} { // without a reserve to speak of, and with one
 		eachPlace(t, func(t *testing.T, place string) {
 			s := tally{sum: map[[2]string]Used{}}
-			o := order{Place: place, MaxResult: maxResult, Callers: 32, Rounds: 200, MaxArgs: 20, MaxTaken: 300}
+			o := order{Place: place, MaxResult: maxResult, Callers: 32, Rounds: 100, MaxArgs: 20, MaxTaken: 300}
 			var both sync.WaitGroup
 			for i := range 2 {
 				o.Ledger = filepath.Join(t.TempDir(), fmt.Sprint(i))
