@@ -86,13 +86,17 @@ func requiredOfSequence(subs []*syntax.Regexp) *required {
 			best = shifted
 		}
 	}
+	exact := make([][]string, len(subs))
+	for i, x := range subs {
+		exact[i] = exactly(x)
+	}
 	lo, hi := 0, 0
 	for i, x := range subs {
 		run := []string{""}
-		for k, y := range subs[i:] {
-			if run = product(run, exactly(y)); run == nil {
+		for k, set := range exact[i:] {
+			if run = product(run, set); run == nil {
 				if k == 0 {
-					try(findRequired(y), lo, hi)
+					try(findRequired(x), lo, hi)
 				}
 				break
 			}
@@ -207,6 +211,9 @@ func literal(runes []rune) []string {
 func classLiterals(ranges []rune) []string {
 	var set []string
 	for i := 0; i+1 < len(ranges); i += 2 {
+		if ranges[i+1]-ranges[i] >= 2*maxClass { // also without regard to case
+			return nil
+		}
 		for r := ranges[i]; r <= ranges[i+1]; r++ {
 			c, ok := foldASCII(r)
 			if set = union(set, []string{string(c)}); !ok || len(set) > maxClass {
@@ -219,8 +226,11 @@ func classLiterals(ranges []rune) []string {
 
 // repeated is exactly for least to most copies of x.
 func repeated(x *syntax.Regexp, least, most int) []string {
+	if most < 0 || most > maxRepeatLit {
+		return nil
+	}
 	set := exactly(x)
-	if set == nil || most < 0 || most > maxRepeatLit {
+	if set == nil {
 		return nil
 	}
 	var all []string
@@ -256,8 +266,8 @@ func product(a, b []string) []string {
 	return out
 }
 
+// union appends what is in b and not in a.
 func union(a, b []string) []string {
-	a = slices.Clip(a)
 	for _, y := range b {
 		if !slices.Contains(a, y) {
 			a = append(a, y)
