@@ -21,7 +21,7 @@ check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes
 	@$(NESTED) $(GO) test -vet=off -skip '^TestRatio' -timeout 5m ./...
 	@echo "make check: passed"
 
-test: deps fmt vet platforms lint tidy unit ratios e2e ## everything; half an hour to an hour on two cores
+test: deps fmt vet platforms lint tidy unit ratios e2e ## everything; about half an hour on two cores
 	@echo "make test: passed"
 
 deps: ## node packages by npm ci; a C compiler, node, redis-server, haproxy, nginx, chromium and glewlwyd of Debian where missing

@@ -126,8 +126,8 @@ var orders = []string{
 	`(?i)\b(you\s+are\s+now|new\s+system\s+prompt|your\s+(new|real)\s+(instructions|task|goal))\b`,
 }
 
-// scratches are of the set of all orders.
-var scratches = func() *sync.Pool {
+// allOrders is the set of all orders. It is made when it is first needed: a start need not wait for it.
+var allOrders = sync.OnceValue(func() *regexset.Set {
 	var patterns []regexset.Pattern
 	for _, order := range orders {
 		expr, err := regexset.Parse(order)
@@ -136,15 +136,14 @@ var scratches = func() *sync.Pool {
 		}
 		patterns = append(patterns, regexset.Pattern{Expr: expr})
 	}
-	set := sync.OnceValue(func() *regexset.Set {
-		set, err := regexset.New(patterns)
-		if err != nil {
-			panic(err)
-		}
-		return set
-	})
-	return &sync.Pool{New: func() any { return set().NewScratch() }}
-}()
+	set, err := regexset.New(patterns)
+	if err != nil {
+		panic(err)
+	}
+	return set
+})
+
+var scratches = sync.Pool{New: func() any { return allOrders().NewScratch() }}
 
 // unlimited is the limit of a scan: it takes linear time.
 type unlimited struct{}

@@ -27,6 +27,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -262,7 +263,7 @@ func (e *Engine) explicit(ctx context.Context, s *Step, now int64) (*node, error
 		return n, err
 	}
 	w := r.Rule.Workflow
-	if w.Preserve && r.Rule.Role == RoleOpen && !ValidID(r.ID) && foreignForm.MatchString(r.ID) && (r.Secret == nil || !r.Secret(r.ID)) {
+	if w.Preserve && r.Rule.Role == RoleOpen && !ValidID(r.ID) && foreignForm().MatchString(r.ID) && (r.Secret == nil || !r.Secret(r.ID)) {
 		taken, err := byAlias(ctx, e.db, r.Principal, w.Name, r.ID)
 		if err != nil {
 			return nil, err
@@ -303,13 +304,14 @@ func NewID(now time.Time) string {
 	return fmt.Sprintf("ctx_%d_%s", now.Unix(), strings.ToLower(rand.Text()))
 }
 
+// The forms are compiled when they are first needed: each takes 1 ms, and a start need not wait for them.
 var (
-	idForm      = regexp.MustCompile(`^ctx_[0-9]{10,17}_[a-zA-Z0-9]{6,64}$`) // older programs wrote 6 or 8 random characters
-	foreignForm = regexp.MustCompile(`^[a-zA-Z0-9_.:-]{8,128}$`)             // an id of a host or a server
+	idForm      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^ctx_[0-9]{10,17}_[a-zA-Z0-9]{6,64}$`) }) // older programs wrote 6 or 8 random characters
+	foreignForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9_.:-]{8,128}$`) })             // an id of a host or a server
 )
 
 // ValidID reports whether s has the form of an id.
-func ValidID(s string) bool { return idForm.MatchString(s) }
+func ValidID(s string) bool { return idForm().MatchString(s) }
 
 // StateAlias returns the alias for an opaque state that a host sends back unchanged, such as
 // MCP's requestState.

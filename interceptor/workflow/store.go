@@ -157,7 +157,7 @@ func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]
 // addAlias makes a foreign id an alias of the workflow of s. An id of another form is ignored.
 // The newest workflow gets the alias, because a server may use an id again.
 func addAlias(ctx context.Context, tx *sql.Tx, s *Step, alias string) error {
-	if !foreignForm.MatchString(alias) {
+	if !foreignForm().MatchString(alias) {
 		return nil
 	}
 	return exec(ctx, tx, "INSERT INTO aliases (principal, workflow, alias, root) VALUES (?,?,?,?) "+
