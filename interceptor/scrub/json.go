@@ -594,8 +594,9 @@ func (d *document) scan(at span, text string) error {
 	if len(text) < d.s.set.MinLen() || !d.isHot(at) {
 		return nil
 	}
-	var known *string                                                       // where it is kept if it is clean
-	if len(text) <= maxRepeated && len(text) == at.End-at.Start-len(`""`) { // it is a part of raw, so it does not change
+	var known *string // where text is kept if it is clean
+	inRaw := len(text) == at.End-at.Start-len(`""`)
+	if len(text) <= maxRepeated && inRaw { // what was unquoted is in memory that changes
 		if d.clean == nil {
 			d.clean = make([]string, numRepeated)
 		}
