@@ -586,7 +586,7 @@ func (d *document) joined(pieces []piece, end string) error {
 	return nil
 }
 
-// maxRepeated is the length of strings that are kept in clean, numRepeated the number of them.
+// maxRepeated is the length up to which strings are kept in clean, numRepeated how many are.
 const maxRepeated, numRepeated = 64, 256
 
 // scan examines a string or key. text is its unquoted value.
@@ -595,8 +595,7 @@ func (d *document) scan(at span, text string) error {
 		return nil
 	}
 	var known *string // where text is kept if it is clean
-	inRaw := len(text) == at.End-at.Start-len(`""`)
-	if len(text) <= maxRepeated && inRaw { // what was unquoted is in memory that changes
+	if len(text) <= maxRepeated && !d.escaped(at) {
 		if d.clean == nil {
 			d.clean = make([]string, numRepeated)
 		}
@@ -659,8 +658,7 @@ func (d *document) isHot(s span) bool {
 			return true
 		}
 	}
-	body := d.raw[s.Start:s.End]
-	return bytes.IndexByte(body, '\\') >= 0 || !d.ascii && !regexset.ASCII(view(body))
+	return d.escaped(s) || !d.ascii && !regexset.ASCII(view(d.raw[s.Start:s.End]))
 }
 
 func (d *document) unquote(at span) string {
@@ -668,10 +666,13 @@ func (d *document) unquote(at span) string {
 	return d.unquoteIn(&own, at)
 }
 
+// escaped reports whether a string or key has a backslash. Only without one is its value a part of raw.
+func (d *document) escaped(at span) bool { return bytes.IndexByte(d.raw[at.Start:at.End], '\\') >= 0 }
+
 // unquoteIn returns the value of a string or key. It is valid until buf changes.
 func (d *document) unquoteIn(buf *[]byte, at span) string {
 	body := d.raw[at.Start+1 : at.End-1]
-	if bytes.IndexByte(body, '\\') < 0 {
+	if !d.escaped(at) {
 		return view(body)
 	}
 	*buf, _ = rawjson.AppendUnescaped((*buf)[:0], body)

@@ -74,7 +74,6 @@ func TestCellsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestPanicWithholds: a fault of the engine is an error, and tells no text.
 // TestRepeatedStrings: short strings that repeat are examined once while they are clean. A secret among them is
 // found each time, also if a clean string stood at the same place of the same memory before.
 func TestRepeatedStrings(t *testing.T) {
@@ -105,6 +104,23 @@ func TestRepeatedStrings(t *testing.T) {
 	}
 }
 
+// TestRepeatedEscapes: the value of a string with an escape is in memory that the next one changes, so it is not kept.
+// The second escape is wrong, and has as many bytes as its value.
+func TestRepeatedEscapes(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, escape := range []string{`\n`, `\é`} {
+		doc := []byte("{")
+		for n := range 16 * numRepeated {
+			doc = fmt.Appendf(doc, `"k%d":"%s gh`+`p_%036d",`, n, escape, n)
+		}
+		doc = fmt.Appendf(doc, `"k":"%s %s"}`, escape, github(1))
+		if clean, _, err := s.JSON(t.Context(), doc); err != nil || bytes.Contains(clean, []byte(github(1))) {
+			t.Errorf("after many strings with %s, %v: a secret stands in %q", escape, err, clean[len(clean)-60:])
+		}
+	}
+}
+
+// TestPanicWithholds: a fault of the engine is an error, and tells no text.
 func TestPanicWithholds(t *testing.T) {
 	s := newScrubber(t, Options{})
 	s.rules = nil // finding a rule now panics
