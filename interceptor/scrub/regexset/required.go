@@ -211,7 +211,7 @@ func literal(runes []rune) []string {
 func classLiterals(ranges []rune) []string {
 	var set []string
 	for i := 0; i+1 < len(ranges); i += 2 {
-		if ranges[i+1]-ranges[i] >= 2*maxClass { // also without regard to case
+		if ranges[i+1]-ranges[i] >= 2*maxClass { // too many, even if each letter is there in both cases
 			return nil
 		}
 		for r := ranges[i]; r <= ranges[i+1]; r++ {

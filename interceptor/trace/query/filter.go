@@ -33,7 +33,7 @@ type Filter struct {
 	ID  string      // an envelope id
 	Seq trace.Range // numbers of records, from the first to the last; zero is any
 	// Correlates selects records that correlate to this envelope id or context;
-	// "rpc:42" selects those that carry the JSON-RPC id 42 on either side.
+	// "rpc:42" selects those with the JSON-RPC id 42.
 	Correlates string
 	// Chain selects the record with this envelope id and all its causes and
 	// effects, over any number of correlations.

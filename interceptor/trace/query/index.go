@@ -119,7 +119,7 @@ DROP TABLE IF EXISTS block; DROP TABLE IF EXISTS posting; DROP TABLE IF EXISTS t
 
 const (
 	linkCorrelation = iota // key of an id that the record correlates to
-	linkRPC                // key of a JSON-RPC id on either side
+	linkRPC                // key of its JSON-RPC id
 )
 
 var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers", "team", "reason"}
