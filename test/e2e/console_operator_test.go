@@ -105,7 +105,7 @@ console: {listen: "127.0.0.1:0"}
 	secret := script[string](a, `document.querySelector("input[name=csrf]").value`)
 	post := func(path, csrf string) int {
 		form := url.Values{"csrf": {csrf}, "path": {b.BranchID}, "limit": {"person"}, "subject": {"alice"}, "server": {"fake"}, "kind": {"tool"}, "name": {"pay"}}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, strings.NewReader(form.Encode()))
+		req, err := http.NewRequestWithContext(a.ctx, http.MethodPost, base+path, strings.NewReader(form.Encode()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ console: {listen: "127.0.0.1:0"}
 	}
 	a.open("/calls?context=" + b.BranchID)
 	export := base + script[string](a, `[...document.querySelectorAll("a")].find(e => e.textContent.startsWith("Export")).getAttribute("href")`)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, export, nil)
+	req, err := http.NewRequestWithContext(a.ctx, http.MethodGet, export, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

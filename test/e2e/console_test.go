@@ -382,7 +382,7 @@ func TestConsoleLive(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, "upstreams: {files: {builtin: files, roots: [.]}}\n")
 	write(t, filepath.Join(g.dir, "note.txt"), "hello\n")
-	ctx := testContext(t)
+	ctx := t.Context() // pages take longer beside other tests than one call may
 	c := g.connect(ctx, "http", mcpclient.Modern)
 	base, first := g.runConsole("--listen", "127.0.0.1:0")
 	a := browser(t, base, first)
