@@ -2,7 +2,7 @@
 
 // Command platforms checks the types of foldgate for other platforms: platforms GOOS/GOARCH...
 //
-// A build finds the same faults of our code, but compiles all dependencies for each platform: minutes.
+// A build finds the same faults in our code and its imports, but compiles all dependencies for each platform: minutes.
 package main
 
 import (
@@ -23,7 +23,11 @@ const (
 )
 
 func main() {
-	failed := len(os.Args) < 2
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: platforms GOOS/GOARCH...")
+		os.Exit(2)
+	}
+	failed := false
 	for _, platform := range os.Args[1:] {
 		fmt.Println("== types for", platform)
 		faults, err := check(platform)
