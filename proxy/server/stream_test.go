@@ -159,9 +159,16 @@ func TestLegacyResume(t *testing.T) {
 		}
 	}
 	l := e.allSessions()[0]
-	l.mu.Lock()
-	l.ended[0].at = time.Now().Add(-eventTTL)
-	l.mu.Unlock()
+	for ended, begin := false, time.Now(); !ended; time.Sleep(time.Millisecond) { // a moment after the reply
+		if time.Since(begin) > time.Minute {
+			t.Fatal("the stream has not ended after its reply")
+		}
+		l.mu.Lock()
+		if ended = len(l.ended) > 0; ended {
+			l.ended[0].at = time.Now().Add(-eventTTL)
+		}
+		l.mu.Unlock()
+	}
 	if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, prime.id)); status != 400 {
 		t.Errorf("resuming after the time to live = %d, want 400", status)
 	}
