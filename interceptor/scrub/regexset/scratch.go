@@ -294,7 +294,7 @@ func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 // dfa returns the DFA of a program, or nil if the program has none.
 func (c *Scratch) dfa(p *program) *dfa {
 	d := c.dfas[p.index]
-	if d == nil {
+	if d == nil || d.p != p { // a program without a number of its own must not run as another one
 		d = newDFA(p)
 		c.dfas[p.index] = d
 	}
