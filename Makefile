@@ -37,7 +37,7 @@ vet:
 	@$(GO) vet -tags e2e ./...
 	@$(NESTED) $(GO) vet ./...
 
-# Nothing here depends on the architecture. It misses faults within functions of dependencies, and those that a linker
+# No code depends on the architecture. The check misses faults within functions of dependencies, and those that a linker
 # finds: make release-check builds for all six platforms, which compiles the dependencies for each, three minutes a platform.
 platforms: ## types and imports are right for Windows and macOS, too
 	@$(GO) run -tags e2e ./test/platforms windows/amd64 darwin/arm64

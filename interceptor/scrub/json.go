@@ -586,7 +586,7 @@ func (d *document) joined(pieces []piece, end string) error {
 	return nil
 }
 
-// maxRepeated is the length up to which strings are kept in clean, numRepeated how many are.
+// maxRepeated is the length of the longest strings that are kept in clean, numRepeated the most of them.
 const maxRepeated, numRepeated = 64, 256
 
 // scan examines a string or key. text is its unquoted value.
