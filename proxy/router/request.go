@@ -592,7 +592,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	}
 	res := &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}
 	end(res, nil)
-	r.s.tasks.note(m.Result, c)
+	r.s.tasks.note(m.Result, c, cn.Info().Modern())
 	return res, nil
 }
 

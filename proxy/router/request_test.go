@@ -18,7 +18,7 @@ func TestTasksAreBounded(t *testing.T) {
 	s := stdioSession(t)
 	note := func(id, method string) {
 		c := &interceptor.Call{Target: interceptor.Target{Server: "up", Name: "echo", Method: method, Params: json.RawMessage(`{"task":{}}`)}}
-		s.tasks.note(fmt.Appendf(nil, `{"task":{"taskId":%q,"status":"working"}}`, id), c)
+		s.tasks.note(fmt.Appendf(nil, `{"task":{"taskId":%q,"status":"working"}}`, id), c, false)
 	}
 	known := func(id string) bool { return s.tasks.task(id).server == "up" }
 	for n := range maxTasks + 2 {
@@ -52,7 +52,7 @@ func TestTaskIsOpenUntilItsResult(t *testing.T) {
 	} {
 		ts := &tasks{}
 		note := func(method, result string) {
-			ts.note([]byte(result), &interceptor.Call{Target: interceptor.Target{Server: "up", Method: method, Params: json.RawMessage(`{"taskId":"t"}`)}})
+			ts.note([]byte(result), &interceptor.Call{Target: interceptor.Target{Server: "up", Method: method, Params: json.RawMessage(`{"taskId":"t"}`)}}, false)
 		}
 		for _, r := range k.results {
 			note("tasks/get", r)

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -58,13 +57,14 @@ func (ts *tasks) open(server string) bool {
 	return false
 }
 
-// note remembers the server that made a task, and by which call.
-func (ts *tasks) note(result []byte, c *interceptor.Call) {
+// note remembers the server that made a task, and by which call. A modern server may make one that the host
+// has not asked for.
+func (ts *tasks) note(result []byte, c *interceptor.Call, modern bool) {
 	if _, asked := rawjson.Get(c.Target.Params, "task"); !asked && !strings.HasPrefix(c.Target.Method, "tasks/") {
-		if !bytes.Contains(result, []byte(`"taskId"`)) {
+		if !modern {
 			return
 		}
-		if kind, _ := rawjson.GetString(result, "resultType"); kind != "task" { // a modern server decides itself
+		if kind, _ := rawjson.GetString(result, "resultType"); kind != "task" {
 			return
 		}
 	}
