@@ -145,18 +145,43 @@ func (x *examination) valueOf(r *rule, m regexset.Span) (span, error) {
 		_, size := utf8.DecodeLastRuneInString(text[:value.Start])
 		value.Start -= size
 	}
-	const signs = "\"'`\\<>{}[],| \t\n\f\r" // what the groups of these rules leave out, too
-	ends := signs
+	ends := &endsOfValues
 	if r.Row {
-		ends = signs + "()"
+		ends = &endsOfCells
 	}
-	if n := strings.IndexAny(text[m.End:value.End], ends); n >= 0 {
-		value.End = m.End + n
-	}
+	value.End = m.End + ends.index(text[m.End:value.End])
 	for value.End < len(text) && !utf8.RuneStart(text[value.End]) {
 		value.End--
 	}
 	return value, nil
+}
+
+// What the groups of rules with Begun leave out, and those of rules with Row.
+var (
+	endsOfValues = setOf(signsOfValues)
+	endsOfCells  = setOf(signsOfValues + "()")
+)
+
+const signsOfValues = "\"'`\\<>{}[],| \t\n\f\r"
+
+// A byteSet is a set of bytes. Looking for them in short texts takes less time than by strings.IndexAny.
+type byteSet [256]bool
+
+func setOf(all string) (set byteSet) {
+	for i := range len(all) {
+		set[all[i]] = true
+	}
+	return set
+}
+
+// index returns the place of the first byte of s that is in the set, or len(s).
+func (set *byteSet) index(s string) int {
+	for i := range len(s) {
+		if set[s[i]] {
+			return i
+		}
+	}
+	return len(s)
 }
 
 // randomIn returns the first part of a random value whose name begins at byte at, and the whole of it. ok is
@@ -372,18 +397,15 @@ func (r *rowTest) holds(text string, at int, value span) bool {
 		(begins(before) || begins(before[len(prefixOf(before)):]))
 }
 
+var notInCells = setOf(notInNames + "\"'`\\*^")
+
 // inCells reports whether all bytes of s may be in cells. Those of known are, and it grows.
 func inCells(text string, s span, known *span) bool {
 	if s.Start < known.Start || s.Start > known.End {
 		*known = span{s.Start, s.Start}
 	}
 	if s.End > known.End {
-		n := strings.IndexAny(text[known.End:s.End], notInNames+"\"'`\\*^")
-		if n >= 0 {
-			known.End += n
-			return false
-		}
-		known.End = s.End
+		known.End += notInCells.index(text[known.End:s.End])
 	}
-	return true
+	return s.End <= known.End
 }
