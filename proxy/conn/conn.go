@@ -59,8 +59,8 @@ type Request struct {
 	// Receiver takes messages that the server sends while it handles the request. If it is nil,
 	// they go to the connection's Handler.
 	Receiver Receiver
-	// Call is the request in the chain. It is nil for foldgate's own requests. Foldgate's own tools
-	// read target, origin and attribution from it.
+	// Call is the request in the chain. It is nil for foldgate's own requests; one with a Call has a
+	// Receiver, too. Foldgate's own tools read target, origin and attribution from it.
 	Call *interceptor.Call
 }
 

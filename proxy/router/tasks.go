@@ -190,7 +190,7 @@ func (r *request) tasksOf(ctx context.Context, of *interceptor.Call, srv *upstre
 		if err != nil {
 			return nil, unavailable(ctx, srv, err)
 		}
-		m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c), Call: c})
+		m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
 		if err != nil {
 			return nil, callFault(ctx, srv, c, err)
 		}

@@ -79,3 +79,32 @@ func TestTaskListOfSeveralServers(t *testing.T) {
 		})
 	}
 }
+
+// A page of tasks may come from a server of the other era, or over a connection that sessions share.
+func TestTaskListOfBothEras(t *testing.T) {
+	t.Parallel()
+	for _, share := range []string{"", "share: principal, "} {
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			ctx := testContext(t)
+			upstreams := ""
+			for _, transport := range []string{"stdio", "http"} {
+				for _, of := range []string{"legacy", "modern"} {
+					upstreams += fmt.Sprintf("  %s_%s: {%s%s}\n", transport, of, share, fakeUpstream(t, transport, of))
+				}
+			}
+			g := newGateway(t, "upstreams:\n"+upstreams)
+			c := g.connect(ctx, "stdio", era)
+			for range 2 {
+				m, err := c.Call(ctx, "tasks/list", `{}`)
+				if err != nil || m.Error != nil && !strings.Contains(string(m.Error), "-32601") {
+					t.Errorf("%s, %q: tasks/list = %s %s, %v", era, share, m.Result, m.Error, err)
+				}
+			}
+			call(t, c, ctx, "tools/list", `{}`)
+			g.stop()
+			if log := g.log.String(); strings.Contains(log, "panic") {
+				t.Errorf("%s, %q: the log: %s", era, share, log)
+			}
+		}
+	}
+}
