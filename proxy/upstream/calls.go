@@ -122,10 +122,10 @@ func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known b
 	if c == nil {
 		return late
 	}
+	defer c.finish(m, err, own)
 	if c.request.Receiver != nil && err == nil {
 		c.request.Receiver.Answered(m)
 	}
-	c.finish(m, err, own)
 	return true
 }
 

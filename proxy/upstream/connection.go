@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,8 +192,15 @@ func (s *connection) Err() error {
 func (s *connection) fault() error { return context.Cause(s.lifetime) }
 
 // receive takes one complete message. own is the call on whose stream it came, nil if the stream
-// belongs to no call. receive copies what it keeps of borrowed bytes.
+// belongs to no call. receive copies what it keeps of borrowed bytes. A panic ends the connection, not
+// the process.
 func (s *connection) receive(raw []byte, borrowed bool, own *call) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("panic while reading from an upstream", "panic", p, "stack", string(debug.Stack()))
+			s.lose(fmt.Errorf("%w: internal error", conn.ErrClosed))
+		}
+	}()
 	raw = wire.Trim(raw)
 	if len(raw) == 0 {
 		return

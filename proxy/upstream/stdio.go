@@ -78,6 +78,7 @@ func (s *stdioConn) supervise() {
 
 	select {
 	case <-s.closing:
+	case <-s.lifetime.Done(): // after a panic
 	case <-s.child.exited:
 		// Its last messages are still to be read. Child processes that inherited the pipe get
 		// no grace period.

@@ -316,6 +316,30 @@ func TestStdioListen(t *testing.T) {
 	}
 }
 
+// A panic on a message of a server ends its connection, and nothing else.
+func TestStdioPanic(t *testing.T) {
+	cfg := childConfig(t, "legacy")
+	cfg.Handler = handles(func(wire.Message) { panic("of a handler") })
+	for _, name := range []string{"batch", "progress:1"} {
+		l := open(t, cfg)
+		_, err := callTool(t.Context(), l, name, func(wire.Message) { panic("of a receiver") })
+		if <-l.Done(); !errors.Is(err, conn.ErrClosed) || !errors.Is(l.Err(), conn.ErrClosed) {
+			t.Errorf("%s: call = %v, the connection ended with %v; want %v", name, err, l.Err(), conn.ErrClosed)
+		}
+	}
+	l := open(t, cfg)
+	if m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"env"}`), Receiver: answers(func() { panic("at the answer") })}); err != nil || m.Result == nil {
+		t.Errorf("call = %s, %v; want the response that has arrived", m.Result, err)
+	}
+	<-l.Done()
+}
+
+// answers is a func as a Receiver that takes the response.
+type answers func()
+
+func (answers) Message(wire.Message)    {}
+func (f answers) Answered(wire.Message) { f() }
+
 func TestStdioDeath(t *testing.T) {
 	for name, want := range map[string]string{"exit:7": "exit status 7", "exit:0": "exit status 0"} {
 		t.Run(name, func(t *testing.T) {
