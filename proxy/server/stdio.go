@@ -96,9 +96,10 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	}
 	s.out.Hurry()
 	s.handling.Lock() // from here on the reader handles nothing more
-	defer s.handling.Unlock()
+	open := s.sessions()
+	s.handling.Unlock() // greet takes it once more
 	s.pending.Wait()
-	for _, session := range s.sessions() {
+	for _, session := range open {
 		closeSession(session, reason, log)
 	}
 	s.closeOutput()

@@ -126,6 +126,15 @@ func TestStdioCapabilitiesAfterAPing(t *testing.T) {
 	}
 }
 
+// A host may leave while a request is open that it sent before initialize.
+func TestStdioEndsWithAnEarlyRequest(t *testing.T) {
+	in, out, stop := stdioPipe(t, newGate())
+	fmt.Fprintln(in, waitCall)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":2,"method":"initialize","params":{"capabilities":{"elicitation":{"url":{}}}}}`)
+	readLineOf(t, out)
+	stop()
+}
+
 // A modern notification need not say what the host can do: it goes to the sessions that there are.
 func TestStdioModernNotificationWithoutCapabilities(t *testing.T) {
 	const notification = `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
