@@ -150,10 +150,7 @@ func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, err
 // endGuesses ends the questions of a server at which no request is left that they could belong
 // to. The caller holds s.mu.
 func (s *Session) endGuesses(server string) {
-	if server == "" {
-		return
-	}
-	for _, r := range s.pending {
+	for r := range s.at {
 		if r.server == server {
 			return
 		}

@@ -112,10 +112,6 @@ func (r *request) end(reply *wire.Message) {
 	}
 	s.mu.Lock()
 	delete(s.pending, string(r.Msg.ID))
-	if r.server != "" && r.call != nil {
-		s.over[r.server] = overCall{r.call.Tool(), r.call.Attribution.Branch, time.Now()}
-	}
-	s.endGuesses(r.server)
 	s.mu.Unlock()
 	r.leave()
 	r.cancel(nil)
@@ -129,8 +125,16 @@ func (r *request) enter(servers []*upstream.Server) {
 	}
 }
 
-// leave ends the use of servers, which enter begins.
+// leave ends the use of servers, which enter and send begin.
 func (r *request) leave() {
+	s := r.s
+	s.mu.Lock()
+	if r.server != "" {
+		delete(s.at, r)
+		s.over[r.server] = overCall{r.call.Tool(), r.call.Attribution.Branch, time.Now()}
+		s.endGuesses(r.server)
+	}
+	s.mu.Unlock()
 	for _, srv := range r.servers {
 		srv.Leave()
 	}
@@ -570,6 +574,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	}
 	r.s.mu.Lock()
 	r.server, r.conn = srv.Key, cn
+	r.s.at[r] = struct{}{}
 	r.s.mu.Unlock()
 	if timeout := r.s.rt.Settings().Config.Timeout(srv.Key); timeout > 0 {
 		var cancel context.CancelFunc

@@ -53,7 +53,8 @@ type Session struct {
 	revision  string // negotiated by initialize; "" before it
 	client    string // the name that the host gives itself
 	shown     string // the name of the session in the trace
-	pending   map[string]*request
+	pending   map[string]*request   // of the host, by id
+	at        map[*request]struct{} // sent to a server and not over: the host's, and those of batches
 	orderings map[string]*ordering // of the messages to the host, by server
 	over      map[string]overCall  // the last one at each server
 	questions map[string]*question
@@ -69,7 +70,7 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 func (rt *Router) NewSession(p server.Peer) *Session {
 	p.Principal = cmp.Or(p.Principal, server.LocalPrincipal)
 	s := &Session{
-		Peer: p, rt: rt, pending: map[string]*request{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, questions: map[string]*question{},
+		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.called("unknown")
@@ -217,7 +218,7 @@ func (s *Session) causeOf(r *request, guess bool, server string) cause {
 	if !guess {
 		return found
 	}
-	for _, other := range s.pending {
+	for other := range s.at {
 		if other == r || other.server != r.server || other.call == nil {
 			continue
 		}
@@ -245,7 +246,7 @@ func branchID(b *folding.Branch) string {
 func (s *Session) anyAt(server string) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.pending {
+	for r := range s.at {
 		if r.server == server {
 			return r
 		}

@@ -224,3 +224,35 @@ func TestQuestionIsGuessedIntoNoBranch(t *testing.T) {
 		t.Errorf("branches of the log messages, and their causes (-want +got):\n%s", diff)
 	}
 }
+
+// A question of a call in a batch is in the batch's branch, although the server does not say which call it is of. A
+// call of the host that ends meanwhile does not end it.
+func TestQuestionOfABatch(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\nrun: {allow: [\"fake__*\"]}\n")
+	h := rawStdio(t, g.command("run"), mcpclient.Legacy)
+	h.write(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"elicitation":{}},"protocolVersion":"2025-06-18","clientInfo":{"name":"raw","version":"1"}}}`)
+	receive(t, h)
+	h.write(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	h.write(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"branch_run","arguments":{"tool":"fake__elicit","each":[{"params":{"message":"which?"}}]}}}`)
+	var question struct {
+		ID     json.RawMessage
+		Method string
+	}
+	if err := json.Unmarshal([]byte(receive(t, h)), &question); err != nil || question.Method != "elicitation/create" {
+		t.Fatalf("the host got %+v, %v, want the question", question, err)
+	}
+	h.write(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"fake__text","arguments":{"text":"done"}}}`)
+	if got := receive(t, h); !strings.Contains(got, `"id":3`) {
+		t.Errorf("the host got %s, want the answer to its own call", got)
+	}
+	h.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"said":"this one"}}}`, question.ID))
+	if got := receive(t, h); !strings.Contains(got, `"id":2`) || !strings.Contains(got, "this one") {
+		t.Errorf("the host got %s, want the batch with its answer", got)
+	}
+	g.stop()
+	asked := g.trace("--kind", "mcp/request:elicitation/create")
+	if len(asked) != 1 || !strings.HasPrefix(asked[0].Context, "br_") || len(asked[0].CorrelationID) != 1 {
+		t.Errorf("the question is recorded as %+v, want it in the batch's branch, with its call", asked)
+	}
+}
