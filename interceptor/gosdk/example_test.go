@@ -6,6 +6,8 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -88,7 +90,7 @@ func Example() {
 	// the secret: false true
 }
 
-// The code in docs/embedding.md is the code of the example.
+// The code in docs/embedding.md compiles: it is a program, and code of the example. Both have the same serve.
 func TestDocumentedCode(t *testing.T) {
 	page, err := os.ReadFile("../../docs/embedding.md")
 	if err != nil {
@@ -103,7 +105,20 @@ func TestDocumentedCode(t *testing.T) {
 		t.Errorf("docs/embedding.md has %d blocks of code, want those for a pipe and for HTTP", len(blocks))
 	}
 	for _, block := range blocks {
-		if block, _, _ = strings.Cut(block, "```"); !strings.Contains(string(source), "\n"+block) {
+		block, _, _ = strings.Cut(block, "```")
+		code := block
+		if strings.HasPrefix(block, "package main\n") {
+			program := filepath.Join(t.TempDir(), "main.go")
+			if err := os.WriteFile(program, []byte(block), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
+				t.Errorf("the program of docs/embedding.md: %v\n%s", err, out)
+			}
+			_, code, _ = strings.Cut(block, "\nfunc serve(")
+			code, _, _ = strings.Cut("func serve("+code, "\nfunc ")
+		}
+		if !strings.Contains(string(source), "\n"+code) {
 			t.Errorf("docs/embedding.md shows code that no test compiles:\n%s", block)
 		}
 	}
