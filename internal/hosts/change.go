@@ -15,6 +15,8 @@ import (
 	"slices"
 
 	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
 // Change is an edit of a host's file that is not written yet.
@@ -277,11 +279,11 @@ func diffOf(file string, before, after []byte, show func(text []byte) ([]byte, e
 // state returns a path beside the other files about c.File, in the user's configuration directory.
 // They are not in the host's directory: a backup may hold secrets, and a project is shared.
 func (c *Change) state(suffix string) string {
-	dir, err := os.UserConfigDir()
+	dir, err := spelling.BackupDir()
 	if err != nil {
-		dir = os.TempDir()
+		dir = filepath.Join(os.TempDir(), dir)
 	}
-	return filepath.Join(dir, "foldgate", "hosts", c.host.Name+"-"+sum([]byte(c.File))[:8]+suffix)
+	return filepath.Join(dir, c.host.Name+"-"+sum([]byte(c.File))[:8]+suffix)
 }
 
 // Write makes the change. Each file is replaced at once, or not at all. It fails if the host's

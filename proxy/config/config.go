@@ -36,6 +36,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/globs"
+	"github.com/foldgate/foldgate/internal/hosts/spelling"
 	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/server/auth"
@@ -235,16 +236,30 @@ func (a *Auth) secrets() (all []Secret) {
 	if a == nil {
 		return nil
 	}
-	for _, c := range []*OAuthClient{a.ClientCredentials, a.TokenExchange} {
-		if c != nil {
-			all = append(all, c.ClientSecret)
-		}
+	for _, c := range a.clients() {
+		all = append(all, c.ClientSecret)
 	}
 	if a.AuthorizationCode != nil {
 		all = append(all, a.AuthorizationCode.ClientSecret)
 	}
 	if a.Enterprise != nil {
-		all = append(all, a.Enterprise.Client.ClientSecret, a.Enterprise.Provider.ClientSecret)
+		all = append(all, a.Enterprise.Provider.ClientSecret)
+	}
+	return all
+}
+
+// clients returns the clients that may have a key.
+func (a *Auth) clients() (all []*OAuthClient) {
+	if a == nil {
+		return nil
+	}
+	for _, c := range []*OAuthClient{a.ClientCredentials, a.TokenExchange} {
+		if c != nil {
+			all = append(all, c)
+		}
+	}
+	if a.Enterprise != nil {
+		all = append(all, &a.Enterprise.Client)
 	}
 	return all
 }
@@ -491,6 +506,27 @@ func (c Config) LoginsPath() string {
 // KeyPath returns the file of the key of stored logins, as an absolute path.
 func (c Config) KeyPath() string {
 	return cmp.Or(c.Path(c.Logins.KeyFile), filepath.Join(c.LoginsPath(), "key"))
+}
+
+// Private returns the absolute paths of what no model may read: the state directory, the files with
+// secrets that the configuration names, and the backups of the files of hosts.
+func (c Config) Private() []string {
+	paths := []string{c.StatePath(), c.LoginsPath(), c.KeyPath()}
+	named := []string{c.EnvFile, c.TLS.Key}
+	for _, u := range c.Upstreams {
+		for _, client := range u.Auth.clients() {
+			named = append(named, client.PrivateKeyFile)
+		}
+	}
+	for _, file := range named {
+		if file != "" {
+			paths = append(paths, c.Path(file))
+		}
+	}
+	if dir, err := spelling.BackupDir(); err == nil {
+		paths = append(paths, dir)
+	}
+	return paths
 }
 
 // RulesFile returns the path of the user's own scrubbing rules, "" for none.

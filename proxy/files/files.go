@@ -7,8 +7,8 @@
 // Every file is opened through an [os.Root]. A path with "..", an absolute path and a symbolic
 // link can't lead out of a root, not even if a link changes between a check and its use. Nothing
 // is ever written. Only directories and regular files are opened; devices, pipes and sockets are
-// refused. Hidden directories, such as the gateway's own state, are neither listed nor searched
-// nor read, even below a root.
+// refused. Hidden files and directories, such as the gateway's own state, are neither listed nor
+// searched nor read, even below a root.
 //
 // # Paths
 //
@@ -61,15 +61,15 @@ var _ conn.Conn = (*Server)(nil)
 type root struct {
 	name   string   // first segment of paths if there are several roots
 	dirs   []string // absolute paths of the root: as given and with links resolved
-	hidden []string // absolute paths of hidden directories below it, with the links in its own path resolved
+	hidden []string // absolute paths of what is hidden below it, with the links in its own path resolved
 	fs     *os.Root
 	// visible is a directory that is not hidden: a search opens many files of one directory.
 	visible atomic.Pointer[string]
 }
 
 // New opens the roots. The error names a root that can't be opened. Relative roots start at the
-// working directory. A hidden directory is hidden below a root, but a root inside it is served,
-// because the configuration names it.
+// working directory. A hidden file or directory is hidden below a root, but a root inside it is
+// served, because the configuration names it.
 func New(roots []string, hidden ...string) (*Server, error) {
 	if len(roots) == 0 {
 		return nil, errors.New("files: no roots: name at least one directory")
@@ -87,11 +87,11 @@ func New(roots []string, hidden ...string) (*Server, error) {
 			r.name = base + "-" + strconv.Itoa(n)
 		}
 		taken[r.name] = true
-		for _, dir := range hidden {
-			for _, p := range absolute(dir) {
+		for _, path := range hidden {
+			for _, p := range absolute(path) {
 				for _, top := range r.dirs {
-					if rel := below(top, p); rel != "" { // dir need not exist yet, the root does
-						r.hidden = append(r.hidden, filepath.Join(r.dirs[len(r.dirs)-1], rel))
+					if rel := below(top, p); rel != "" { // it need not exist yet, the root does
+						r.hide(filepath.Join(r.dirs[len(r.dirs)-1], rel))
 					}
 				}
 			}
@@ -99,6 +99,13 @@ func New(roots []string, hidden ...string) (*Server, error) {
 		s.roots = append(s.roots, r)
 	}
 	return s, nil
+}
+
+// hide hides a path, unless that is known.
+func (r *root) hide(path string) {
+	if !slices.ContainsFunc(r.hidden, func(h string) bool { return h == path || below(h, path) != "" }) {
+		r.hidden = append(r.hidden, path)
+	}
 }
 
 func openRoot(dir string) (*root, error) {

@@ -177,7 +177,7 @@ func TestHidden(t *testing.T) {
 	for _, path := range []string{"state", "state/trace", "state/trace/1.jsonl", "./sub/../state/trace/1.jsonl", "link/trace/1.jsonl", "deep/1.jsonl", "state/nope", filepath.Join(dir, "state", "trace", "1.jsonl")} {
 		for tool, member := range map[string]string{"read_file": "", "list_directory": "", "grep": `,"pattern":"needle"`, "search_files": `,"pattern":"*"`} {
 			got := call(t, s, tool, fmt.Sprintf(`{"path":%q%s}`, path, member))
-			if !strings.HasPrefix(got, "error: ") || !strings.Contains(got, "foldgate's own state") {
+			if !strings.HasPrefix(got, "error: ") || !strings.Contains(got, "foldgate's own and may not") {
 				t.Errorf("%s of %s: %q, want a refusal", tool, path, got)
 			}
 		}
@@ -188,6 +188,19 @@ func TestHidden(t *testing.T) {
 	want(t, "grep", call(t, s, "grep", `{"pattern":"needle"}`), "a.txt\n1:needle\n\nstate2/b\n1:needle\n\nsub/state/c\n1:needle")
 	want(t, "search through a link", call(t, s, "search_files", `{"path":"here","pattern":"**"}`), "here/a.txt\nhere/state2/b\nhere/sub/state/c")
 	want(t, "grep through a link", call(t, s, "grep", `{"path":"here/here","pattern":"needle","glob":"state*/**"}`), "here/here/state2/b\n1:needle")
+	// A file can be hidden, under each of its names.
+	must(t, os.WriteFile(filepath.Join(dir, "sub", "keys.env"), []byte("needle"), 0o600))
+	must(t, os.Link(filepath.Join(dir, "sub", "keys.env"), filepath.Join(dir, "hard")))
+	file, err := New([]string{dir}, filepath.Join(dir, "sub", "keys.env"))
+	must(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+	for _, path := range []string{"sub/keys.env", "here/sub/keys.env", "hard"} {
+		if got := call(t, file, "read_file", fmt.Sprintf(`{"path":%q}`, path)); !strings.Contains(got, "foldgate's own and may not") {
+			t.Errorf("read_file of %s: %q, want a refusal", path, got)
+		}
+	}
+	want(t, "grep beside a hidden file", call(t, file, "grep", `{"path":"sub","pattern":"needle"}`), "sub/state/c\n1:needle")
+	must(t, os.Remove(filepath.Join(dir, "hard")))
 	// A hidden directory may be made later, and the root may be named through a link.
 	late, err := New([]string{filepath.Join(dir, "here")}, filepath.Join(dir, "here", "later"))
 	must(t, err)
@@ -248,7 +261,7 @@ func TestHiddenDirectoryRace(t *testing.T) {
 		if err == nil {
 			_ = f.Close()
 			t.Errorf("%s was opened", rel)
-		} else if !strings.Contains(err.Error(), "foldgate's own state") {
+		} else if !strings.Contains(err.Error(), "foldgate's own and may not") {
 			t.Errorf("open(%s) = %v, want a refusal", rel, err)
 		}
 	}

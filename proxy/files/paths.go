@@ -23,7 +23,7 @@ type place struct {
 	rel string // slash-separated, clean, local; "." for the root itself
 }
 
-// hides reports whether f, opened as rel, is a hidden directory or lies below one, under any name or
+// hides reports whether f, opened as rel, is hidden or lies below a hidden directory, under any name or
 // link. A link may have changed before the open, so on Linux the kernel says where f is. f is nil if
 // it can't be opened.
 func (r *root) hides(f *os.File, rel string) bool {
@@ -192,7 +192,7 @@ func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 	f, err := p.r.fs.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if p.r.hides(f, p.rel) {
 		_ = f.Close()
-		return nil, nil, fmt.Errorf("%s is foldgate's own state and may not be read: branch_read reads stored results", s.show(p))
+		return nil, nil, fmt.Errorf("%s is foldgate's own and may not be read: its state, or a file with secrets; branch_read reads stored results", s.show(p))
 	}
 	if err != nil {
 		return nil, nil, s.explain(p, err)

@@ -50,13 +50,13 @@ type Session struct {
 	chosen atomic.Int32 // by tools.mode: auto
 
 	mu        sync.Mutex
-	revision  string // negotiated by initialize; "" before it
-	client    string // the name that the host gives itself
-	shown     string // the name of the session in the trace
+	revision  string                // negotiated by initialize; "" before it
+	client    string                // the name that the host gives itself
+	shown     string                // the name of the session in the trace
 	pending   map[string]*request   // of the host, by id
 	at        map[*request]struct{} // sent to a server and not over: the host's, and those of batches
-	orderings map[string]*ordering // of the messages to the host, by server
-	over      map[string]overCall  // the last one at each server
+	orderings map[string]*ordering  // of the messages to the host, by server
+	over      map[string]overCall   // the last one at each server
 	questions map[string]*question
 	logLevel  json.RawMessage // params of the last logging/setLevel
 	changes   map[string]bool // list changes about to be announced

@@ -438,9 +438,8 @@ func (s *Server) open(ctx context.Context, c Config) (conn.Conn, error) {
 		for i, r := range s.Config.Roots {
 			roots[i] = o.Config.Path(r)
 		}
-		// The state directory often lies below a root. It is hidden, since the trace in it has the
-		// calls of every principal.
-		built, err := files.New(roots, o.Config.StatePath())
+		// These often lie below a root. The trace in the state directory has the calls of every principal.
+		built, err := files.New(roots, o.Config.Private()...)
 		if err != nil {
 			return nil, fmt.Errorf("roots: %w", err)
 		}

@@ -4,8 +4,16 @@ package spelling
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 )
+
+// BackupDir is the directory with foldgate's backups of the files of hosts. They may hold secrets.
+func BackupDir() (string, error) {
+	dir, err := os.UserConfigDir()
+	return filepath.Join(dir, "foldgate", "hosts"), err
+}
 
 // Tables are the keys under which the hosts list their servers, by host.
 var Tables = map[string]string{
