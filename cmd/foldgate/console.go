@@ -60,7 +60,7 @@ whole of it. See docs/console.md.`,
 			cfg := config.Default()
 			if len(t.dirs) == 0 {
 				if cfg, err = config.Find(a.config); err != nil {
-					return err
+					return fmt.Errorf("%w\nTo read a trace all the same, name its directory with --dir", err)
 				}
 				o.State = cfg.StatePath()
 			} else if dir, err := filepath.Abs(dirs[0]); err == nil && len(dirs) == 1 && filepath.Base(dir) == "trace" {

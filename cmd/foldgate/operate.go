@@ -24,7 +24,7 @@ func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*co
 	return func(cmd *cobra.Command, args []string) error {
 		dir := a.stateDir
 		if dir == "" {
-			cfg, err := config.Find(a.config)
+			cfg, err := config.FindState(a.config)
 			if err != nil { // such as the file that is to be mended
 				return fmt.Errorf("%w\nTo reach a gateway all the same, name its state directory with --state-dir", err)
 			}

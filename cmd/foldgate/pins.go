@@ -22,7 +22,7 @@ import (
 // the name of a tool or prompt, or "instructions".
 func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin, err error) {
 	if dir = a.stateDir; dir == "" {
-		cfg, err := config.Find(a.config)
+		cfg, err := config.FindState(a.config)
 		if err != nil {
 			return nil, "", nil, fmt.Errorf("%w\nTo see the pins all the same, name the state directory with --state-dir", err)
 		}

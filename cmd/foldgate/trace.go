@@ -530,7 +530,7 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 
 // detector returns a function that returns the scrub rules that match a line.
 func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error) {
-	cfg, err := config.Find(t.app.config)
+	cfg, err := config.FindState(t.app.config)
 	if err != nil {
 		return nil, err
 	}
@@ -616,9 +616,9 @@ func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
 	}
 	number, noNumber := strconv.Atoi(t.instance)
 	if len(t.dirs) == 0 {
-		cfg, wrong := config.Find(t.app.config)
+		cfg, wrong := config.FindState(t.app.config)
 		if wrong != nil {
-			return nil, wrong
+			return nil, fmt.Errorf("%w\nTo read a trace all the same, name its directory with --dir", wrong)
 		}
 		if noNumber == nil {
 			if number < 1 {

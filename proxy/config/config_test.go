@@ -17,7 +17,7 @@ func noEnv(string) (string, bool) { return "", false }
 
 func parseFaults(t *testing.T, text string) []Fault {
 	t.Helper()
-	_, faults := parse("", []byte(text), func(k string) (string, bool) {
+	_, faults := parseText("", []byte(text), func(k string) (string, bool) {
 		return "value of " + k, k == "SET"
 	})
 	return faults
@@ -28,7 +28,7 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, faults := parse("", data, noEnv)
+	c, faults := parseText("", data, noEnv)
 	if len(faults) > 0 {
 		t.Fatalf("config.example.yaml: %v", faults)
 	}
@@ -182,7 +182,7 @@ func manyLimits(n int) string {
 }
 
 func TestConfigExpandsAndKeepsOrder(t *testing.T) {
-	c, faults := parse("", []byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
+	c, faults := parseText("", []byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if len(faults) > 0 {
 		t.Fatal(faults)
@@ -196,7 +196,7 @@ func TestConfigExpandsAndKeepsOrder(t *testing.T) {
 	if got := c.Upstreams["alpha"].Command[2]; got != "echo $HOME" {
 		t.Errorf("command = %q, want $$ as one dollar sign", got)
 	}
-	c, faults = parse("", []byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
+	c, faults = parseText("", []byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if diff := cmp.Diff(map[string]string{"A": "Bearer v", "B": "${SET}"}, c.Upstreams["a"].Headers); diff != "" || len(faults) > 0 {
 		t.Errorf("variables in blocks: %v (-want +got):\n%s", faults, diff)
@@ -222,7 +222,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("listen: 127.0.0.1:1\nupstreams:\n  a: {command: [x]}\n"))
 	f.Add([]byte("folding: {max_depth: !!str 3}\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, faults := parse("", data, noEnv) // must not panic
+		c, faults := parseText("", data, noEnv) // must not panic
 		if len(faults) == 0 && len(c.Validate()) != 0 {
 			t.Errorf("parse(%q) found nothing, Validate does", data)
 		}
@@ -241,9 +241,45 @@ func TestUpstreamOrder(t *testing.T) {
 		"JSON, escaped": `{"upstreams": {"\u007a": {"url": "http://h/"}, "\x61": {"url": "http://h/"}, "m": {"url": "http://h/"}}}`,
 		"JSON in lines": "{\n  \"upstreams\": {\n    \"z\": {\"url\": \"http://h/\"},\n    \"a\": {\"url\": \"http://h/\"},\n    \"m\": {\"url\": \"http://h/\"}\n  }\n}\n",
 	} {
-		c, faults := parse("", []byte(text), noEnv)
+		c, faults := parseText("", []byte(text), noEnv)
 		if got := c.UpstreamKeys(); len(faults) > 0 || !slices.Equal(got, []string{"z", "a", "m"}) {
 			t.Errorf("%s: %v %v, want z, a, m", name, got, faults)
+		}
+	}
+}
+
+func parseText(dir string, data []byte, env func(string) (string, bool)) (Config, []Fault) {
+	return newDocument(env).parse(dir, data)
+}
+
+// Commands that use no servers need no variables for them, and no files or programs.
+func TestFindState(t *testing.T) {
+	for text, want := range map[string]string{ // part of the error; "" is none
+		"state_dir: s\nenv_file: missing.env\nupstreams: {a: {url: \"${NO_URL}\"}, b: {command: [no-such-program], env: {K: \"${NO_KEY}\"}}}\n": "",
+		"state_dir: s\nlisten: 127.0.0.1:1\nprincipals: {alice: {token: \"${NO_TOKEN}\"}}\nllm: {api: openai, url: \"${NO_LLM}\", model: m}\n":  "",
+		"state_dir: s\nscrub: {timeout_ms: 5}\nbudgets: {store: {url: \"${NO_STORE}\"}, limits: [{name: x, tokens: 5, per: all, window: 1h}]}\n":           "",
+		"state_dir: \"${NO_DIR}\"\n":                                                     "NO_DIR",
+		"state_dir: s\nupstreams: {a: {url: \"${NO_URL}\"":                               "",
+		"state_dri: s\nupstreams: {a: {url: \"${NO_URL}\"}}\n":                           "state_dri",
+		"state_dir: s\ntrace: {retain_days: no}\nupstreams: {a: {url: \"${NO_URL}\"}}\n": "retain_days",
+	} {
+		file := filepath.Join(t.TempDir(), "foldgate.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := FindState(file)
+		switch {
+		case strings.HasSuffix(text, `"`): // no YAML
+			if err == nil {
+				t.Errorf("%s: no error", text)
+			}
+		case want == "" && (err != nil || c.StatePath() != filepath.Join(filepath.Dir(file), "s")):
+			t.Errorf("%s: state in %s, %v", text, c.StatePath(), err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want a fault about %s", text, err, want)
+		}
+		if _, err := Load(file); err == nil {
+			t.Errorf("%s: Load has no fault", text)
 		}
 	}
 }

@@ -101,9 +101,26 @@ func Find(file string) (Config, error) {
 	return c, err
 }
 
+// FindState is [Find] for commands that use the state directory, and no servers. Outside of state_dir, trace
+// and scrub, variables may be unset: their values stay as they are written. env_file, programs and other files
+// may be missing.
+func FindState(file string) (Config, error) {
+	file, err := Locate(file)
+	if err != nil {
+		return Config{}, err
+	}
+	if file == "" {
+		return Find(file)
+	}
+	return load(file, true)
+}
+
 // Load reads a YAML file over the defaults. Unknown keys, duplicate keys, unset ${VARIABLES} and
 // impossible values are faults of an [*Error], each with its key and line.
-func Load(file string) (Config, error) {
+func Load(file string) (Config, error) { return load(file, false) }
+
+// load reads a file. With lenient it reads it as [FindState] does.
+func load(file string, lenient bool) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		msg := readError(err)
@@ -114,14 +131,16 @@ func Load(file string) (Config, error) {
 		}
 		return Config{}, &Error{File: file, Faults: []Fault{{Msg: msg}}}
 	}
-	c, faults := parse(filepath.Dir(file), data, os.LookupEnv)
+	d := newDocument(os.LookupEnv)
+	d.lenient = lenient
+	c, faults := d.parse(filepath.Dir(file), data)
 	c.Sum = Sum(data)
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return Config{}, err
 	}
 	c.File, c.Dir = abs, filepath.Dir(abs)
-	if len(faults) == 0 {
+	if len(faults) == 0 && !lenient {
 		faults = c.Locate(c.missing())
 	}
 	if len(faults) > 0 {
@@ -137,7 +156,7 @@ func Sum(data []byte) string {
 }
 
 // parse decodes and checks the text of a file in dir, "" for the working directory.
-func parse(dir string, data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
+func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 	c = Default()
 	// Editors of Windows write a byte order mark.
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
@@ -146,7 +165,6 @@ func parse(dir string, data []byte, env func(string) (string, bool)) (c Config, 
 			faults = []Fault{{Key: "syntax", Msg: fmt.Sprintf("malformed YAML: %v", p)}}
 		}
 	}()
-	d := document{env: env, places: map[*token.Token]place{}, lines: map[string]int{}}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		fault, _ := d.explain(err)
@@ -165,17 +183,25 @@ func parse(dir string, data []byte, env func(string) (string, bool)) (c Config, 
 	if body == nil {
 		return c, nil // an empty file is the defaults
 	}
-	if fault := d.readEnvFile(body, dir); fault.Msg != "" {
+	if fault := d.readEnvFile(body, dir); fault.Msg != "" && !d.lenient {
 		return c, []Fault{fault}
 	}
 	d.walk(body, place{is: reflect.TypeFor[Config]()})
 	if len(d.faults) > 0 {
 		return c, d.faults
 	}
-	if c, faults = d.decode(body); len(faults) > 0 {
+	c, faults = d.decode(body)
+	if faults = d.beyondUnset(faults); len(faults) > 0 {
 		return c, faults
 	}
-	return c, c.Locate(c.Validate())
+	return c, d.beyondUnset(c.Locate(c.Validate()))
+}
+
+// beyondUnset returns the faults that are not about values with variables that may be unset.
+func (d *document) beyondUnset(faults []Fault) []Fault {
+	return slices.DeleteFunc(faults, func(f Fault) bool {
+		return f.Key != "" && slices.ContainsFunc(d.unset, func(key string) bool { return strings.HasPrefix(key, f.Key) || strings.HasPrefix(f.Key, key) })
+	})
 }
 
 // document keeps the facts about a file's text that its values do not show.
@@ -186,7 +212,17 @@ type document struct {
 	order  []string               // the keys of the upstreams
 	texts  []unreadable           // values that their type can't read
 	faults []Fault                // of ${NAME}
+
+	lenient bool     // see FindState
+	unset   []string // the keys of values with variables that are unset, if that is no fault
 }
+
+func newDocument(env func(string) (string, bool)) *document {
+	return &document{env: env, places: map[*token.Token]place{}, lines: map[string]int{}}
+}
+
+// stateKeys match the keys whose values [FindState] needs.
+var stateKeys = regexp.MustCompile(`^(state_dir|trace|scrub)\b`)
 
 // unreadable is a value that its type can't read. The decoder's error has no position.
 type unreadable struct {
@@ -249,6 +285,10 @@ func (d *document) walk(n ast.Node, at place) {
 				return m // stands for something of a branch
 			}
 			v, fault := substitute(m, d.env)
+			if fault != "" && d.lenient && !stateKeys.MatchString(at.key) {
+				d.unset = append(d.unset, at.key)
+				return m
+			}
 			if fault != "" {
 				d.faults = append(d.faults, Fault{Key: at.key, Line: line(n), Msg: fault})
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestFoldRuleOfATool(t *testing.T) {
-	c, faults := parse("", []byte(`
+	c, faults := parseText("", []byte(`
 results:
   tools:
     "**": {threshold: 100}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -157,6 +158,28 @@ func TestOperatorReloads(t *testing.T) {
 	}
 	if out, code := g.operate("reload", "--state-dir", filepath.Join(g.dir, "state")); code != 1 || !strings.Contains(out, "colour") || !strings.Contains(out, "stays in force") {
 		t.Errorf("reload of a file that can't be read: %d %s", code, out)
+	}
+}
+
+// An operator or auditor needs no secrets of servers, and no files but the state.
+func TestOperatorWithoutVariables(t *testing.T) {
+	t.Setenv("FOLDGATE_TEST_TOKEN", strings.Repeat("t", 40))
+	g := newGateway(t, "principals: {alice: {token: \"${FOLDGATE_TEST_TOKEN}\"}}\nenv_file: values.env\n"+fakes("fake")+"  api: {url: \"${FOLDGATE_TEST_URL}\"}\n")
+	write(t, filepath.Join(g.dir, "values.env"), "FOLDGATE_TEST_URL=http://127.0.0.1:9/mcp\n")
+	g.http()
+	if err := errors.Join(os.Unsetenv("FOLDGATE_TEST_TOKEN"), os.Remove(filepath.Join(g.dir, "values.env"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"branches"}, {"trace"}, {"trace", "verify"}, {"stats"}, {"pins"}} {
+		if out, code := g.operate(args...); code != 0 {
+			t.Errorf("%s: %d %s", args, code, out)
+		}
+	}
+	if out, code := g.operate("reload"); code != 1 || !strings.Contains(out, "values.env") || !strings.Contains(out, "stays in force") { // the gateway needs them
+		t.Errorf("reload: %d %s", code, out)
+	}
+	if out, code := g.operate("check"); code != 2 || !strings.Contains(out, "values.env") {
+		t.Errorf("check: %d %s", code, out)
 	}
 }
 
