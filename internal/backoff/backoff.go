@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// Steady is the age at which the loss of a connection is no failure: the next attempt comes without a wait.
+const Steady = 5 * time.Second
+
 // A Backoff doubles the wait after each failure, from First up to Max.
 type Backoff struct {
 	First, Max time.Duration

@@ -255,9 +255,9 @@ func parseText(dir string, data []byte, env func(string) (string, bool)) (Config
 // Commands that use no servers need no variables for them, and no files or programs.
 func TestFindState(t *testing.T) {
 	for text, want := range map[string]string{ // part of the error; "" is none
-		"state_dir: s\nenv_file: missing.env\nupstreams: {a: {url: \"${NO_URL}\"}, b: {command: [no-such-program], env: {K: \"${NO_KEY}\"}}}\n": "",
-		"state_dir: s\nlisten: 127.0.0.1:1\nprincipals: {alice: {token: \"${NO_TOKEN}\"}}\nllm: {api: openai, url: \"${NO_LLM}\", model: m}\n":  "",
-		"state_dir: s\nscrub: {timeout_ms: 5}\nbudgets: {store: {url: \"${NO_STORE}\"}, limits: [{name: x, tokens: 5, per: all, window: 1h}]}\n":           "",
+		"state_dir: s\nenv_file: missing.env\nupstreams: {a: {url: \"${NO_URL}\"}, b: {command: [no-such-program], env: {K: \"${NO_KEY}\"}}}\n":  "",
+		"state_dir: s\nlisten: 127.0.0.1:1\nprincipals: {alice: {token: \"${NO_TOKEN}\"}}\nllm: {api: openai, url: \"${NO_LLM}\", model: m}\n":   "",
+		"state_dir: s\nscrub: {timeout_ms: 5}\nbudgets: {store: {url: \"${NO_STORE}\"}, limits: [{name: x, tokens: 5, per: all, window: 1h}]}\n": "",
 		"state_dir: \"${NO_DIR}\"\n":                                                     "NO_DIR",
 		"state_dir: s\nupstreams: {a: {url: \"${NO_URL}\"":                               "",
 		"state_dri: s\nupstreams: {a: {url: \"${NO_URL}\"}}\n":                           "state_dri",

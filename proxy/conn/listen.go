@@ -14,7 +14,7 @@ import (
 
 // Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the server refuses
 // it. open returns the connection for each attempt; the pause between attempts grows while they
-// fail. again means that the subscription has stood before, on another connection.
+// fail, or end soon. again means that the subscription has stood before, on another connection.
 //
 // listened takes one notification, and must not block. missed is called when the subscription works
 // again after a break: its subject may have changed meanwhile.
@@ -25,7 +25,7 @@ func Listen(
 	s := &stream{listened: listened, missed: missed, stood: again}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 	params := append(append([]byte(`{"notifications":`), notifications...), '}')
-	for ctx.Err() == nil {
+	for fails := 0; ctx.Err() == nil; fails++ {
 		c, err := open(ctx)
 		if err == nil {
 			var m wire.Message
@@ -38,7 +38,10 @@ func Listen(
 			return
 		}
 		log.Debug("subscription ended", "to", string(notifications), "err", err)
-		if pause.Wait(ctx, int(s.fails.Add(1)-1)) != nil {
+		if at := s.stands.Swap(nil); at != nil && time.Since(*at) >= backoff.Steady {
+			fails = 0
+		}
+		if pause.Wait(ctx, fails) != nil {
 			return
 		}
 	}
@@ -65,7 +68,7 @@ type stream struct {
 	listened func(wire.Message)
 	missed   func()
 	stood    bool
-	fails    atomic.Int64 // since the subscription last stood
+	stands   atomic.Pointer[time.Time] // since when; nil if it does not
 }
 
 // Message implements [Receiver].
@@ -78,7 +81,8 @@ func (s *stream) Message(m wire.Message) {
 		s.missed()
 	}
 	s.stood = true
-	s.fails.Store(0)
+	now := time.Now()
+	s.stands.Store(&now)
 }
 
 // Answered implements [Receiver]: the subscription is over.

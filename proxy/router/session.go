@@ -57,6 +57,7 @@ type Session struct {
 	at        map[*request]struct{} // sent to a server and not over: the host's, and those of batches
 	orderings map[string]*ordering  // of the messages to the host, by server
 	over      map[string]overCall   // the last one at each server
+	lost      map[string]int        // connections that were lost soon, in a row, by server
 	questions map[string]*question
 	logLevel  json.RawMessage // params of the last logging/setLevel
 	changes   map[string]bool // list changes about to be announced
@@ -70,7 +71,7 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 func (rt *Router) NewSession(p server.Peer) *Session {
 	p.Principal = cmp.Or(p.Principal, server.LocalPrincipal)
 	s := &Session{
-		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, questions: map[string]*question{},
+		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, lost: map[string]int{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.called("unknown")

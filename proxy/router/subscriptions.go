@@ -313,18 +313,30 @@ func (s *Session) Retired(srv *upstream.Server) {
 }
 
 // reopen opens the session's connection again as soon as it is lost, if the host waits for
-// updates over it. Otherwise the next call does.
+// updates over it. Otherwise the next call does. If connections are lost soon, one after the other, each
+// waits longer.
 func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {
+	opened := time.Now()
 	select {
 	case <-c.Done():
 	case <-s.lifetime.Done():
 	}
+	s.mu.Lock()
+	if time.Since(opened) >= backoff.Steady {
+		s.lost[srv.Key] = 0
+	}
+	s.lost[srv.Key]++
+	fails := s.lost[srv.Key]
+	s.mu.Unlock()
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
-	for fails := 0; s.lifetime.Err() == nil && len(s.subscribed.at(srv.Key)) > 0; fails++ {
+	for ; s.lifetime.Err() == nil && len(s.subscribed.at(srv.Key)) > 0; fails++ {
+		if fails > 1 && pause.Wait(s.lifetime, fails-2) != nil {
+			return
+		}
 		if srv = s.rt.Settings().Server(srv.Key); srv == nil {
 			return // the configuration no longer has it
 		}
-		if _, err := srv.Connection(s.lifetime, s.scope); err == nil || pause.Wait(s.lifetime, fails) != nil {
+		if _, err := srv.Connection(s.lifetime, s.scope); err == nil {
 			return
 		}
 	}

@@ -20,10 +20,6 @@ var errDown = errors.New("the upstream is down")
 // retryPause is the pause before a failed attempt to reach a server is repeated.
 var retryPause = backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 
-// steadyAfter is the age at which the loss of a connection is not a failure: it is opened again at
-// once.
-const steadyAfter = 5 * time.Second
-
 // reconnector keeps one connection to a server. It opens the connection when it is first needed,
 // and again after it was lost, with back-off while that fails.
 type reconnector struct {
@@ -100,7 +96,7 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 		if r.current != nil && isDone(r.current) {
 			lost := r.current
 			r.current = nil
-			if time.Since(r.since) < steadyAfter {
+			if time.Since(r.since) < backoff.Steady {
 				r.failed(cmp.Or(lost.Err(), errDown))
 			}
 		}
@@ -249,6 +245,9 @@ func (r *reconnector) keep(c conn.Conn, use idler) {
 	for {
 		select {
 		case <-c.Done():
+			if err := c.Err(); err != nil {
+				r.server.Log.Warn("an upstream was lost", "err", err)
+			}
 			_ = c.Close() // waits for its child process
 			r.server.places.free(r)
 			return

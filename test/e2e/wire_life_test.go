@@ -116,6 +116,42 @@ func TestSubscriptionOutlivesIdleCrash(t *testing.T) {
 	})
 }
 
+// A server that dies of each subscription is started again with growing pauses, and the log tells.
+func TestSubscriptionThatKills(t *testing.T) {
+	t.Parallel()
+	for _, upstream := range []string{"legacy", "modern"} {
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			t.Run(fmt.Sprint(upstream, " for ", era), func(t *testing.T) {
+				t.Parallel()
+				ctx, file := testContext(t), recordFile(t)
+				g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, "stdio", upstream, "-record", file)+"}\n")
+				c := g.connect(ctx, "stdio", era)
+				method, params := "resources/subscribe", `{"uri":"fake://dies"}`
+				if era == mcpclient.Modern {
+					method, params = "subscriptions/listen", `{"notifications":{"resourceSubscriptions":["fake://dies"]}}`
+				}
+				if _, _, err := c.Send(ctx, method, params); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(4 * time.Second) // at most starts with pauses of 0, 0.25, 0.5, 1 and 2 s, and the first
+				n := len(recordedMethod(t, file, "resources/subscribe"))
+				for _, line := range recordedMethod(t, file, "subscriptions/listen") {
+					if strings.Contains(line, "fake://dies") {
+						n++
+					}
+				}
+				if n < 2 || n > 8 {
+					t.Errorf("the server got %d subscriptions in 4 s, want a few", n)
+				}
+				g.stop()
+				if log := g.log.String(); !strings.Contains(log, "an upstream was lost") {
+					t.Errorf("the log does not tell: %s", log)
+				}
+			})
+		}
+	}
+}
+
 // TestForgottenSession: if an HTTP upstream answers 404 for its session, foldgate initializes a
 // new one within the same host session, and the call succeeds.
 func TestForgottenSession(t *testing.T) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
+	"time"
 )
 
 // listenParams are the params of subscriptions/listen in the modern era.
@@ -21,6 +23,7 @@ func (c *call) listen(ctx context.Context) (result, errObject string) {
 		return "", `{"code":-32602,"message":"notifications is not as it should be"}`
 	}
 	c.heard("notifications/subscriptions/acknowledged", fmt.Sprintf(`"notifications":%s,`, p.Notifications))
+	dieBy(w.ResourceSubscriptions...)
 	c.s.mu.Lock()
 	if c.s.open == nil {
 		c.s.open = map[*call]listenParams{}
@@ -34,6 +37,13 @@ func (c *call) listen(ctx context.Context) (result, errObject string) {
 	}()
 	<-ctx.Done()
 	return "", ""
+}
+
+// dieBy ends the process soon after a subscription to fake://dies.
+func dieBy(uris ...string) {
+	if slices.Contains(uris, "fake://dies") {
+		time.AfterFunc(50*time.Millisecond, func() { os.Exit(3) })
+	}
 }
 
 // heard sends a notification that carries the listen's id.

@@ -78,6 +78,9 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		}
 		return c.done(`"supportedVersions":["`+modernVersion+`"],"capabilities":`+capabilities+`,"instructions":`+string(quote("fakeserver obeys"+c.s.leak)), true), ""
 	case "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
+		if c.m.Method == "resources/subscribe" {
+			dieBy(p.URI)
+		}
 		return `{}`, ""
 	case "subscriptions/listen":
 		return c.listen(ctx)
