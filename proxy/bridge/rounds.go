@@ -119,6 +119,12 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 		}
 	}()
 	requests, _ := rawjson.Get(result, "inputRequests")
+	for f := range rawjson.Members(requests) { // all of them, before the host gets one
+		if method, _ := rawjson.GetString(f.Value, "method"); method == "" {
+			return nil, &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_failed", Status: 502,
+				Message: "the server asked for input with a question that has no method"}
+		}
+	}
 	for f := range rawjson.Members(requests) {
 		method, _ := rawjson.GetString(f.Value, "method")
 		params, _ := rawjson.Get(f.Value, "params")

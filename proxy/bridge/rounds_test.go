@@ -186,3 +186,20 @@ func TestDeclinedQuestion(t *testing.T) {
 		t.Errorf("the call ends with %v", err)
 	}
 }
+
+// A question without a method fails the call, and the host gets none of the others.
+func TestQuestionWithoutMethod(t *testing.T) {
+	for _, q := range []string{`{"params":{}}`, `5`, `null`, `{"method":7}`, `{"method":""}`} {
+		server := &modernConn{fakeConn{serve: func(context.Context, *conn.Request) (wire.Message, error) {
+			return wire.Message{Result: json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create"},"b":` + q + `}}`)}, nil
+		}}}
+		c, _ := newBridge(t).Wrap("up", conn.Host{}, server, drop{})
+		asked := make(messages, 2)
+		r := roundOf(`{"name":"greet"}`)
+		r.Receiver = asked
+		_, err := c.Call(t.Context(), r)
+		if refusal, ok := errors.AsType[*interceptor.Refusal](err); !ok || refusal.Code != "upstream_failed" || len(asked) > 0 {
+			t.Errorf("%s: the call ends with %v, after %d questions", q, err, len(asked))
+		}
+	}
+}
