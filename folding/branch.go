@@ -49,9 +49,9 @@ type Branch struct {
 	// Reason is a Reason constant and Error a sentence; both are "" unless the branch was ended
 	// by force. Then Digest sums up its calls.
 	Reason, Error, Digest string
-	// Message is the scrubbed message of branch_return. Late says that it came after a forced
-	// end. ReturnedBy is the connection that brought it, if that is another one than the parent's or
-	// Message is late, and Message was not read by [Manager.TakeMessage] yet.
+	// Message is the scrubbed message of branch_return. Late means that it came after a forced end.
+	// ReturnedBy is set while the parent has not read Message with [Manager.TakeMessage]: if it is late, or
+	// came over another connection than the parent's. It names that connection.
 	Message    string
 	Late       bool
 	ReturnedBy string

@@ -16,11 +16,13 @@ import (
 )
 
 // progressFile has the tokens and calls of active branches, a page for each. A charge writes a line to
-// the page, which costs less than a transaction of the database. The first write of a process, and that of
-// a long line, is one of the whole page: a process that is killed has done it or not. The others go to
-// memory, in turns to the two halves of the page: wherever the process is killed, one of them is complete.
-// A line begins with its checksum, and the newer one counts. An active branch that has lost both counts as
-// spent.
+// the page, which costs less than a transaction of the database.
+//
+//   - The first write of a process, and that of a long line, replaces the page: a process that is killed
+//     has done it or not.
+//   - Later writes go to memory, in turns to the two halves of the page, so that one half is always whole.
+//   - A line begins with its checksum. The newer of two valid lines counts.
+//   - An active branch without a valid line counts as spent.
 type progressFile struct {
 	mu     sync.Mutex // guards the fields below
 	file   *os.File

@@ -163,8 +163,8 @@ type Outcome struct {
 	Model     *trace.Model     // what a model counted of a turn of a branch that runs by itself
 	Checked   bool             // the result was scrubbed before, so Scrub passes it
 	Clean     bool             // the result holds no secret that can be found, so it may be stored
-	// Paid are the tokens of a branch's message that a call which is itself free delivers, in a branch
-	// if PaidInBranch.
+	// Paid are the tokens charged for a branch's message that a free call delivers. PaidInBranch means that
+	// the reader is in a branch.
 	Paid         int
 	PaidInBranch bool
 	// Unconfirmed means that limits let the call pass without their store, which could not be reached.

@@ -165,8 +165,8 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	return out
 }
 
-// whole returns the max_tokens of the one branch_read that delivers all of a text after its preview. It
-// returns 0 if none does, or if a limit wants all folded.
+// whole returns the max_tokens with which one branch_read delivers all of a text after its preview. It
+// returns 0 if that takes several, or if a limit wants all folded.
 func (f *folder) whole(c *Call, text string) int {
 	most := f.p().MainThreshold // as branch_read bounds a page
 	if left, ok := c.Left(); ok {

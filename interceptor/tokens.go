@@ -97,8 +97,8 @@ type tally struct {
 	depth int // of objects in objects
 }
 
-// maxNested is the depth of a resource in a sampling message in a question of a task. What is deeper
-// counts as JSON, because each level is read again.
+// maxNested is the deepest nesting that MCP has: task, question, sampling message, block, resource. What is
+// deeper counts as JSON, because each level is read again.
 const maxNested = 7
 
 // The meaning of an object.

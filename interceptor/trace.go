@@ -270,10 +270,9 @@ func (r *Recorder) Notification(n Notification, m *Message) error {
 	return r.write(rec)
 }
 
-// check is the recorder's own look at JSON that the boundary has not seen yet, or lets pass with
-// secrets. action is what becomes of these. A record shows [REDACTED:…] only where the message
-// did, and [SECRET:…] for a secret that only the record lacks. ok is false if the JSON could not be
-// checked; the record then has a notice instead.
+// check scrubs JSON for the record only: the boundary has not seen it yet, or lets its secrets pass.
+// action is what the policy does with secrets. The record shows [REDACTED:…] where the message does,
+// else [SECRET:…]. ok is false if the JSON could not be checked; the record then has a notice instead.
 func (r *Recorder) check(raw json.RawMessage, action string) (clean json.RawMessage, found []trace.Finding, ok bool) {
 	clean, secrets, err := r.Boundary.Scrubber.JSON(context.Background(), raw)
 	if err != nil {
@@ -408,9 +407,8 @@ func (r *Recorder) Deprecated(o *Origin, code string) {
 }
 
 // Rejected records a message that was refused before it was a call, the rule that decided, and the
-// answer. Of those that one rule refuses one server, or hosts, in a minute it records the first ten, and
-// of the others a few with their count. It reports how many there were, and whether it recorded this
-// one.
+// answer. For each rule, server and minute it records the first ten, then a few with the count so far. It
+// reports how many there were, and whether it recorded this one.
 func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count int, due bool) {
 	if count, due = r.count("reject:"+rule+" "+n.Server, time.Now().Unix()/60, 10); !due {
 		return count, false

@@ -6,10 +6,10 @@
 // "refuse" is never exceeded, not even by several processes that share a store.
 //
 // A process reserves more than one call needs, at most 1/16 of what is left: calls that follow use
-// the reservation without an operation of the store. One that is used up is followed by one of twice
-// its size, up to 128 times the first. What is not used goes back after 100 ms. With a [Ledger] the
-// next process gives back what a process that was killed had reserved. The limits may
-// then have counted too much by what that one was about to deliver, never too little.
+// the reserve without an operation of the store. A reserve that is used up is followed by one of twice
+// its size, up to 128 times the first. What is not used goes back after 100 ms. With a [Ledger] the next
+// process gives back the reserve of a process that was killed. The counts may then be too high by tokens
+// that did not arrive, and are never too low.
 package limits
 
 import (
@@ -56,7 +56,7 @@ const maxLimits = 256
 type Limit struct {
 	Name   string `yaml:"name"`   // unique, of a-z, 0-9, - and _, at most 64
 	Match  Match  `yaml:"match"`  // which uses count
-	Per    string `yaml:"per"`    // each of what has a count of its own
+	Per    string `yaml:"per"`    // the subject that has a count of its own, such as each principal
 	Tokens Amount `yaml:"tokens"` // 0: any number
 	Calls  Amount `yaml:"calls"`  // 0: any number
 	// ModelTokens are the tokens of the models of branches that run by themselves, as their endpoints count

@@ -21,7 +21,7 @@ type account struct {
 	from     int64 // the counters are those of [from, until)
 	until    int64
 	fold     bool  // a limit with the action fold is spent
-	spent    int64 // what was left, and 1, when a refused take had waited in vain for reserves
+	spent    int64 // 1 more than what was left when the last take had waited in vain for reserves; 0 for none
 
 	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged

@@ -521,9 +521,9 @@ func (l *Limits) nextID(place string) string {
 	return l.id + place + strconv.FormatInt(l.ops, 36)
 }
 
-// blame notes that the store does not answer. Calls don't wait for it until it has got the outbox, which
-// the caller leaves with something in it. A store that had no time is not to blame: what one caller has
-// left can be too short for any. l.mu is held.
+// blame notes that the store does not answer. Takes don't wait for it until the outbox is sent, so the
+// caller must leave something in the outbox. A caller that had little time left does not blame the store.
+// l.mu is held.
 func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
 	if ctx.Err() != nil && time.Since(start) < l.o.Wait/2 {
 		return

@@ -9,9 +9,8 @@ import (
 // Store counts. Stores are safe for concurrent use, also by several processes.
 //
 // Its operations have ids. A store that has done an operation answers a second one of the same id
-// within ten minutes as it answered the first, and counts nothing. A change may ask for an operation
-// of a process that has died, if its id is PLACE.N: the numbers of a place, in base 36, grow, and its
-// last operation is known.
+// within ten minutes as it answered the first, and counts nothing. Ids PLACE.N outlive their process: N,
+// in base 36, grows, and the store keeps the last one of each place, so a later process can ask for it.
 type Store interface {
 	// Take takes from all counters of op or from none. It returns when ctx is done at the latest:
 	// the operation may then happen or not.
@@ -68,7 +67,7 @@ type How int
 
 const (
 	Add   How = iota // by an amount; a counter does not sink below 0
-	Undo             // as if the take with the id had not happened, and does not
+	Undo             // reverts the take with the id, or prevents it
 	Raise            // to at least an amount
 )
 

@@ -84,7 +84,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 	return wire.Message{}, err
 }
 
-// lastRound hands on what the server sends, but of the responses only the one that the host gets.
+// lastRound hands on messages of the server, and the final response, not an input_required.
 type lastRound struct{ conn.Receiver }
 
 func (l lastRound) Answered(m wire.Message) {

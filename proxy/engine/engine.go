@@ -275,8 +275,8 @@ func (e *Engine) openWorkflows(lifetime context.Context) error {
 
 const maxInstances = 64 // processes that may share one configuration
 
-// lockWait is longer than [Record] has a journal. Somebody may open a record at the console while an HTTP
-// server starts.
+// lockWait is longer than [Record] holds the lock of a journal. Somebody may open a record at the console
+// while an HTTP server starts.
 const lockWait = 2 * time.Second
 
 // openState opens the journal, and with it takes a state directory, which it returns. Hosts start a

@@ -15,8 +15,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// searchers are the hosts that search for tools by themselves, by the name that they give themselves: a
-// model reads only the definitions that it finds. The protocol has no capability that says it.
+// searchers are the client names of hosts with a search for tools of their own: a model reads only the
+// definitions that it finds. The protocol has no capability for it.
 var searchers = []string{"claude-code", "codex-mcp-client"}
 
 // What tools.mode: auto decided.
@@ -41,9 +41,9 @@ func (s *Session) choice() int32 {
 }
 
 // searches reports whether the session's host finds tools by find_tools. tools.mode: auto decides by the
-// first list and keeps to it, so that the list of a session does not change its kind. late means that a
-// server has not given its list yet, which may be of any size; for requests that stand alone that is no
-// decision for good.
+// first list and keeps to it, so that the list of a session does not change its kind. late means that the
+// list of a server is missing, which may be of any size. A single request then searches, but the decision is
+// not kept.
 func (s *Session) searches(seen *catalog.Catalog, late bool) bool {
 	if chosen := s.choice(); chosen != undecided {
 		return chosen == decidedSearch

@@ -109,8 +109,8 @@ func ownTasks(e wire.Era) string {
 }
 
 // instructions returns the instructions of foldgate, then those of each server under its name.
-// Instructions that can't be checked for secrets are withheld, and those that are held or of servers of
-// which the caller must not learn. It waits for lists as long as waiting.
+// It leaves out instructions that can't be checked for secrets, that are held, or whose server is hidden
+// from the caller. The waits for lists end with waiting.
 func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string {
 	text := rt.Instructions
 	if s.choice() != decidedList {
@@ -132,9 +132,8 @@ func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string 
 	return text
 }
 
-// conceals reports whether a caller must not learn that there is a server: what it does not see is to
-// look as if it did not exist, and it sees nothing of the server's lists. list returns one of them, nil
-// if it is not known.
+// conceals reports whether a server must stay hidden from a caller: the policy has unlisted: unknown, and
+// shows the caller nothing of the server's lists. list returns one of them, nil if it is not known.
 func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.Kind) *catalog.List) bool {
 	rules := rt.Settings().Rules
 	if !rules.HidesUnlisted() {

@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	// answerWait bounds how long a host that begins, or asks for a list, waits for a server: since the
-	// server began to start, or else since foldgate began to read its list. Some hosts give up 5 seconds
-	// after they started foldgate. What arrives later is announced with list_changed.
+	// answerWait is the longest wait for one server in initialize and in list requests. It counts from
+	// the start of the server, or, if the server runs, from the start of the fetch. Some hosts give up 5
+	// seconds after they started foldgate. What arrives later is announced with list_changed.
 	answerWait = 4 * time.Second
-	// hurriedWait is the same for a server that starts, if the host is known for two things: it asks
-	// again when a list changes, and works without the tools of a server that takes longer than 2 seconds.
+	// hurriedWait replaces answerWait for hosts that give up on a slow server after 2 seconds, and ask
+	// again after list_changed.
 	hurriedWait = 500 * time.Millisecond
 	// listWait is the same for a call that waits for the list that names its tool.
 	listWait = 10 * time.Second
@@ -129,8 +129,9 @@ func (c *listCache) miss(k catalog.Kind, err error) (*catalog.List, error) {
 	return nil, err
 }
 
-// took returns, once, the lists that somebody was answered without and that no fetch is going to announce.
-func (c *listCache) took() (missed []catalog.Kind) {
+// takeMissed returns and forgets the kinds of lists that a caller was answered without. It leaves out those
+// that are being fetched: the fetch announces them.
+func (c *listCache) takeMissed() (missed []catalog.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k := range catalog.Kinds {
@@ -218,7 +219,7 @@ type groupLists struct {
 }
 
 // maxGroups is how many groups have lists and connections. Beyond it, those that are not in use are
-// forgotten, the longest unused first. They get their lists again as a group that comes first does.
+// forgotten, the longest unused first. A forgotten group that returns starts anew.
 const maxGroups = 1000
 
 // join returns the lists of a group for a session. The caller holds rt.mu.
@@ -235,8 +236,8 @@ func (rt *Router) join(g upstream.Group) *groupLists {
 	return p
 }
 
-// forgetGroups forgets a quarter of maxGroups, if so many are not in use, and the connections that work in
-// the background made for groups that were forgotten meanwhile. The caller holds rt.mu.
+// forgetGroups forgets a quarter of maxGroups, if so many are not in use. It also closes connections that
+// background work opened for a group after the group was forgotten. The caller holds rt.mu.
 func (rt *Router) forgetGroups() {
 	var unused []*groupLists
 	for _, p := range rt.lists {
@@ -499,7 +500,7 @@ func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv 
 
 // tellMissed tells the hosts of a group about the lists of a server that were missing in their answers.
 func (rt *Router) tellMissed(p *groupLists, srv *upstream.Server) {
-	for _, k := range p.of(srv).took() {
+	for _, k := range p.of(srv).takeMissed() {
 		if srv.Capability(k.Capability()) != nil {
 			rt.tell(p.group, k.Changed())
 		}

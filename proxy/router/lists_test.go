@@ -103,7 +103,7 @@ func TestMissedLists(t *testing.T) {
 				if changed != k.changed {
 					t.Errorf("announced %d times, want %d", changed, k.changed)
 				}
-				if missed := c.took(); len(missed) > 0 {
+				if missed := c.takeMissed(); len(missed) > 0 {
 					t.Errorf("still to announce: %v", missed)
 				}
 			})

@@ -23,7 +23,7 @@ const asideTimeout = 5 * time.Second
 const notifications = "notifications/"
 
 // Notify takes a notification of the host. It does not block. It drops a request without an id: a
-// server would serve it, and nothing would decide and count the call.
+// server would serve it without policy, limits and trace.
 func (s *Session) Notify(m wire.Message) {
 	if !strings.HasPrefix(m.Method, notifications) {
 		fault := &wire.Error{Code: wire.CodeInvalidRequest, Message: "a request needs an id, and the method of a notification begins with " + notifications}
@@ -77,8 +77,8 @@ func (s *Session) notifyServers(m wire.Message) {
 }
 
 // receivers returns the open connections, to which a notification of the host goes. The policy
-// decides about one that foldgate does not know. If no connection is open, such a one opens them: it
-// may be all that the server waits for.
+// decides about one that foldgate does not know. If no connection is open, that notification opens
+// them: the server may wait for it.
 func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	open := map[*upstream.Server]conn.Conn{}
 	known := method == wire.MethodRootsChanged || method == wire.MethodProgress

@@ -19,8 +19,8 @@ import (
 // pinned are the lists whose items are pinned.
 var pinned = map[catalog.Kind]pins.Kind{catalog.Tools: pins.Tool, catalog.Prompts: pins.Prompt}
 
-// pin returns a list of a server with what hosts of a group must not see of it. live means that the server
-// gives the list now: what it did not give before is then known from now on.
+// pin returns a copy of a list with Held set. live means that the server has just sent the list, so its new
+// definitions are stored.
 func (rt *Router) pin(ctx context.Context, srv *upstream.Server, g upstream.Group, k catalog.Kind, l *catalog.List, live bool) *catalog.List {
 	kind, ok := pinned[k]
 	if !ok || l == nil {

@@ -323,7 +323,7 @@ func (rt *Router) echo(text string) string {
 }
 
 // toPrompt points a call at the owner of the prompt that its params name at path. It returns nil if there is no
-// such prompt. A prompt that is held is not found if it is hidden from the caller: the refusal of a held one
+// such prompt. For a held prompt that the policy hides from the caller it returns nil, too: a refusal
 // would tell that it exists.
 func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ...string) interceptor.Handler {
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)

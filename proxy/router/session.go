@@ -189,7 +189,7 @@ func (s *Session) send(r *request, m wire.Message) error {
 // cause is the call for which a server sent something, as far as it is known.
 type cause struct {
 	call      *interceptor.Call // nil if unknown
-	tool      string            // the tool of the call, or of all that it may be; "" if unknown
+	tool      string            // the tool, if all calls that it may be agree on it; "" if unknown
 	branch    *folding.Branch   // the same for the branch
 	ambiguous bool              // calls of several branches may be meant
 }
@@ -255,7 +255,7 @@ func (s *Session) anyAt(server string) *request {
 	return nil
 }
 
-// Reloaded announces the lists that differ since before, which the settings in force have replaced,
+// Reloaded announces the lists that changed between before and the settings in force,
 // and forgets what belonged to servers and principals that are gone. A list that a server has not
 // given yet counts as different.
 func (rt *Router) Reloaded(before *Settings) {

@@ -37,10 +37,10 @@ const (
 	sseKeepAlive = 15 * time.Second
 	// eventTTL is how long an ended stream can still be resumed.
 	eventTTL = 5 * time.Minute
-	// lastConnections is how long a replica that turns new connections away still accepts those that are
-	// being made, and takes requests of all that are open. lastRequests is how long it then waits for the
-	// first request of a connection, and for replies. Connections that have had a reply and wait for
-	// another request are closed at once: a request that is under way on one fails.
+	// A replica that stops turns new connections away. For lastConnections it still accepts those that are
+	// being made, and takes requests. For lastRequests after that it waits for the first request of a
+	// connection, and for replies. It closes idle connections at once, so a request that is under way on one
+	// fails.
 	lastConnections = 250 * time.Millisecond
 	lastRequests    = time.Second
 	// ioTimeout is the longest that a request, or writeChunk of a reply, may take.

@@ -110,9 +110,8 @@ const (
 	kindResult  = "stored result"
 )
 
-// claimsOf returns the ids of a request that name a replica: of sessions first, then of branches, of stored
-// results, of a task, and of a suspended call. Those of a batch are in the order of its messages. session is the
-// one that the header names.
+// claimsOf returns the ids of a request that name a replica, in this order: session, branch, stored result,
+// task, suspended call. Those of a batch are in the order of its messages. session is the value of the header.
 func claimsOf(session string, from sender, req *Request, body []byte) (all []claim) {
 	add := func(kind, begins, id string) {
 		if name, _, _ := replicaid.Cut(begins, id); name != "" && len(all) < maxClaims {

@@ -42,8 +42,8 @@ type response struct {
 	holds  func() bool             // of a stream that lasts; see sseWriter
 	stop   <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
 
-	// begun is set by the goroutine that writes the response: to the channel that it closes afterwards, if
-	// an event stream began early, else to endOfCall.
+	// begun is nil until the response is written. A goroutine that begins an event stream early stores a
+	// channel, and closes it when the stream is written; else it is endOfCall.
 	begun atomic.Pointer[chan struct{}]
 }
 

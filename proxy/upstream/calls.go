@@ -40,8 +40,8 @@ type call struct {
 	token json.RawMessage
 	// watch means that it only listens for changes of lists: its connection may be closed as idle.
 	watch bool
-	// abort ends the exchange of the call's own if the response comes from elsewhere. It is nil if
-	// there is no such exchange. It is guarded by calls.mu.
+	// abort ends the call's own HTTP exchange when the response arrives on another stream. It is nil
+	// without such an exchange, and guarded by calls.mu.
 	abort context.CancelCauseFunc
 
 	accepted atomic.Bool   // by an HTTP server: its status is 2xx

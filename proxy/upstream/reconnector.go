@@ -29,7 +29,7 @@ type reconnector struct {
 
 	mu      sync.Mutex
 	current conn.Conn
-	use     idler         // of current without its translation; nil if it does not know whether calls use it
+	use     idler         // current without its translation; nil if it can't tell whether calls use it
 	asked   time.Time     // when Connection last returned current
 	since   time.Time     // when the last connection opened; zero: there was none
 	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
@@ -69,8 +69,8 @@ func (s *Server) Live(scope Scope) conn.Conn {
 	return c
 }
 
-// View returns a session's view of a shared connection, which outlives the connection, if the session has used one;
-// else nil.
+// View returns a session's view of the shared connection, nil if the session has not used it yet. A view
+// outlives the connection.
 func (s *Server) View(scope Scope) conn.Conn {
 	if scope.Own == nil || !s.Shared() {
 		return nil
@@ -131,7 +131,7 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// Began returns when the attempt to open the connection of a scope began that is under way, else now.
+// Began returns the start of the running attempt to open the connection of a scope, or now if none runs.
 func (s *Server) Began(scope Scope) time.Time {
 	r := s.reconnector(scope)
 	r.mu.Lock()

@@ -111,8 +111,8 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 	return servers
 }
 
-// Keep ends the connections that hosts of a principal share, unless the principal is still known. Others
-// get none until the next Keep. It does not wait for the ends.
+// Keep closes the shared connections of principals that are no longer known, and denies them new ones until
+// the next Keep. It does not wait for the ends.
 func (t *Set) Keep(known func(principal string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -363,7 +363,7 @@ func (s *Server) Network() string {
 	return "pipe"
 }
 
-// ErrNoAnswer is why an attempt to connect ends that took connect_seconds.
+// ErrNoAnswer means that the server did not answer within connect_seconds.
 var ErrNoAnswer = errors.New("no answer")
 
 // StartsAtOnce returns how many processes may start at once; the others wait for them.
@@ -378,7 +378,7 @@ const defaultConnect = 30 * time.Second
 // startShare is how long a process that starts can keep another from starting.
 const startShare = 10 * time.Second
 
-// awaitStart waits until a process may start: many at once would all take longer than they may. The
+// awaitStart waits until a process may start: too many at once would all time out. The
 // caller calls done when the process answers.
 func (t *Set) awaitStart(lifetime context.Context) (done func()) {
 	select {
