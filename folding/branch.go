@@ -101,7 +101,11 @@ const (
 
 // ended returns the error for a use of this finished branch.
 func (b Branch) ended() *EndedError {
-	return &EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason, Digest: b.Digest}
+	e := &EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason, Digest: b.Digest}
+	if b.Reason == ReasonOperator {
+		e.Why = b.Error
+	}
+	return e
 }
 
 // acceptsLateMessage reports whether a finished branch can still take a message: one that was

@@ -89,6 +89,8 @@ type EndedError struct {
 	Status   Status
 	// Reason is a Reason constant; "" after a normal return.
 	Reason string
+	// Why is the sentence for an end by the operator, with their reason; else "".
+	Why string
 	// Digest is the digest of the branch; "" after a normal return.
 	Digest string
 }
@@ -96,8 +98,8 @@ type EndedError struct {
 // Error tells an agent what happened and what to do.
 func (e *EndedError) Error() string {
 	text := fmt.Sprintf("branch %s has ended: %s", e.BranchID, e.Status)
-	if e.Reason != "" && e.Reason != string(e.Status) {
-		text += " (" + e.Reason + ")"
+	if reason := cmp.Or(e.Why, e.Reason); reason != "" && reason != string(e.Status) {
+		text += " (" + reason + ")"
 	}
 	if e.Digest != "" {
 		text += "; " + e.Digest

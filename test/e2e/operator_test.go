@@ -75,8 +75,11 @@ func TestOperatorEndsABranch(t *testing.T) {
 	if out, code := g.operate("branches", "end", hers.BranchID, "--reason", "it reads the wrong files"); code != 0 || !strings.Contains(out, "of alice has ended") {
 		t.Errorf("branches end: %d %s", code, out)
 	}
-	if m, err := wait(); err != nil || !strings.Contains(string(m.Result), `"isError":true`) {
+	if m, err := wait(); err != nil || !strings.Contains(string(m.Result), `"isError":true`) || !strings.Contains(string(m.Result), "it reads the wrong files") {
 		t.Errorf("the call in flight: %v %s %s", err, m.Error, m.Result)
+	}
+	if m := tool(t, alice, ctx, "fake__text", `{"text":"x","branch_id":"`+hers.BranchID+`"}`); !strings.Contains(string(m.Result), "ended by the operator: it reads the wrong files") {
+		t.Errorf("the next call: %s", m.Result)
 	}
 	if s := said(t, tool(t, alice, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": hers.BranchID}))); !strings.Contains(s, "operator") || !strings.Contains(s, "it reads the wrong files") {
 		t.Errorf("branch_status: %s", s)
