@@ -241,6 +241,12 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 		d.add(levelFault, "host", again, "%s starts foldgate with %s, which depends on the directory that it starts it in", h.Title, named)
 	case named != "" && missing != nil:
 		d.add(levelFault, "host", again, "%s starts foldgate with %s, which does not exist", h.Title, named)
+	case listens(s.Command, named) != "":
+		remedy := again + " lets it call the address of a gateway that you run; or take --listen out of the entry"
+		if flagOf(s.Command, "--listen", "-l") == "" {
+			remedy = "foldgate connect " + name + " --config " + named + " lets it call the address of a gateway that you run; or take listen out of " + named
+		}
+		d.add(levelFault, "host", remedy, "%s starts a foldgate that listens on %s, and does not answer the host that starts it", h.Title, listens(s.Command, named))
 	case named != "" && d.cfg.File != "" && !sameFile(named, d.cfg.File):
 		d.add(levelWarn, "host", "foldgate doctor --config "+named+" examines that one", "%s starts foldgate with another configuration, %s", h.Title, named)
 	default:
@@ -249,6 +255,15 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	if len(found.Others) > 0 {
 		d.add(levelWarn, "host", "foldgate import "+name+" moves them behind foldgate", "%s also starts %s itself: the model can go around foldgate", h.Title, strings.Join(found.Others, ", "))
 	}
+}
+
+// listens returns the address that a command line of foldgate serves with a configuration file, "" for stdio.
+func listens(command []string, file string) string {
+	cfg := config.Config{}
+	if file != "" {
+		cfg, _ = config.Load(file)
+	}
+	return cmp.Or(flagOf(command, "--listen", "-l"), cfg.Listen)
 }
 
 // flagOf returns the value of a flag in a command line of foldgate, the last one, "" for none. names

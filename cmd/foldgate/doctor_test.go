@@ -151,6 +151,10 @@ var ailments = []struct {
 	{"host's file broken", func(p *patient) { p.write(p.claude, `{"mcpServers": {`) }, levelFault, "host", `Claude Code: .*.claude.json: `, `correct the file`},
 	{"host calls nobody", func(p *patient) { p.connect(`{"type": "http", "url": "http://127.0.0.1:1/mcp"}`) }, levelFault, "host", `calls http://127.0.0.1:1/mcp, where no foldgate answers: .*refused`, `foldgate run`},
 	{"host calls another server", func(p *patient) { p.connect(`{"type": "http", "url": "` + p.refuse(404) + `/mcp"}`) }, levelFault, "host", `where no foldgate answers: 404`, `foldgate run`},
+	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:8787") }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:8787, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
+	{"host starts an address by a flag", func(p *patient) {
+		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--listen", "127.0.0.1:8787"]}`)
+	}, levelFault, "host", `listens on 127.0.0.1:8787`, `take --listen out of the entry`},
 	{"entry turned off", func(p *patient) { p.connect(`{"command": "` + p.foldgate + `", "args": ["run"], "disabled": true}`) }, levelFault, "host", `can't use the entry in .*: it is turned off`, `foldgate connect claude-code`},
 	{"servers beside foldgate", func(p *patient) {
 		p.write(p.claude, `{"mcpServers": {"fg": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "github": {"command": "x"}, "off": {"command": "x", "disabled": true}}}`)

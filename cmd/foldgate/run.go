@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -111,8 +112,22 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	}()
 	return g.RunHTTP(ctx, func(addr net.Addr) {
 		at := origin(cfg.Secure(), addr.String())
+		if isPipe(in) { // of a host, which takes standard output for messages
+			out = errOut
+			fmt.Fprintln(errOut, "foldgate has an address to listen on, and does not read standard input. A host that starts foldgate needs a configuration without listen, or the address: foldgate connect HOST")
+		}
 		greet(out, at+"/mcp", cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), at)+"/mcp", len(cfg.Principals) > 0)
 	})
+}
+
+// isPipe reports whether a stream is a pipe, or a socket as of Node.js: a host has started the program.
+func isPipe(stream any) bool {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0
 }
 
 // origin returns the URL under which clients on this machine reach a server that listens on an address: a

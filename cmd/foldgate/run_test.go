@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/metrics"
 	"strings"
@@ -68,6 +71,49 @@ func TestGreeting(t *testing.T) {
 		}
 		if n := strings.Count(hosts, "https://gate.example.com/mcp"); n != 5 || strings.Contains(hosts, "127.0.0.1") {
 			t.Errorf("%d of 5 hosts have the public URL:\n%s", n, hosts)
+		}
+	}
+}
+
+// A host that starts a configuration with an address reads on standard error that foldgate does not answer it.
+// Without a pipe as its input, foldgate greets on standard output, as for a terminal or a service.
+func TestAddressForAHost(t *testing.T) {
+	foldgate, err := exec.LookPath("foldgate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, piped := range []bool{true, false} {
+		cmd := exec.Command(foldgate, "run", "--listen", "127.0.0.1:0")
+		cmd.Dir = t.TempDir()
+		cmd.Env = append(os.Environ(), "HOME="+cmd.Dir, "XDG_CONFIG_HOME="+cmd.Dir, "FOLDGATE_CONFIG=")
+		var other strings.Builder
+		read := cmd.StdoutPipe
+		cmd.Stderr = &other
+		if piped {
+			read, cmd.Stdout, cmd.Stderr = cmd.StderrPipe, &other, nil
+			if _, err := cmd.StdinPipe(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, err := read()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said string
+		for lines := bufio.NewScanner(out); !strings.HasPrefix(lines.Text(), "Press Ctrl-C") && lines.Scan(); {
+			said += lines.Text() + "\n"
+		}
+		_ = cmd.Process.Kill()
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait()
+		if !strings.Contains(said, "foldgate listens on http://127.0.0.1:") || strings.Contains(said, "foldgate connect HOST") != piped {
+			t.Errorf("a pipe %t: it says\n%s", piped, said)
+		}
+		if strings.Contains(other.String(), "listens on") || piped && other.Len() > 0 {
+			t.Errorf("a pipe %t: on the other stream\n%s", piped, other.String())
 		}
 	}
 }
