@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/foldgate/foldgate/budget/limits"
@@ -87,9 +88,13 @@ func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, 
 	if err != nil {
 		return 0, err
 	}
+	before = slices.DeleteFunc(before, func(s limits.State) bool { return s.Limit != limit })
+	if subject, err = subjectOf(before, limit, subject); err != nil {
+		return 0, err
+	}
 	n, err := st.Limits.Reset(ctx, limit, subject)
 	if err == nil {
-		before = slices.DeleteFunc(before, func(s limits.State) bool { return s.Limit != limit || subject != "" && s.Subject != subject })
+		before = slices.DeleteFunc(before, func(s limits.State) bool { return subject != "" && s.Subject != subject })
 		for _, s := range before[:min(len(before), maxResets)] {
 			g.Recorder.Crossed(limits.Crossing{State: s, Kind: "reset"})
 		}
@@ -97,6 +102,40 @@ func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, 
 	}
 	return n, err
 }
+
+// subjectOf returns the subject of a limit's states that an operator names: "" for all, or without its kind
+// if one subject only ends so, such as data-7 of "principal data-7".
+func subjectOf(states []limits.State, limit, name string) (string, error) {
+	if name == "" || name == "all" && len(states) > 0 && states[0].Per == limits.PerAll {
+		return "", nil
+	}
+	var all, ends []string
+	for _, s := range states {
+		if s.Subject == name {
+			return name, nil
+		}
+		if s.Subject != "" { // as that of a principal without a team
+			all = append(all, strconv.Quote(s.Subject))
+		}
+		if strings.HasSuffix(s.Subject, " "+name) {
+			ends = append(ends, s.Subject)
+		}
+	}
+	switch {
+	case len(ends) == 1:
+		return ends[0], nil
+	case len(all) == 0:
+		return "", fmt.Errorf("limit %s has no counts: nothing of it is used in its window", limit)
+	}
+	more := ""
+	if n := len(all) - maxSubjects; n > 0 {
+		all, more = all[:maxSubjects], fmt.Sprintf(" and %d more; foldgate budgets lists them", n)
+	}
+	return "", fmt.Errorf("limit %s has no count of %q: use one of %s%s", limit, name, strings.Join(all, ", "), more)
+}
+
+// maxSubjects is how many subjects an error names.
+const maxSubjects = 20
 
 // Erase implements [control.Gateway].
 func (g operator) Erase(seqs []uint64, by string) error { return g.Journal.Erase(seqs, by) }

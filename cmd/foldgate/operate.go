@@ -157,20 +157,19 @@ with use in its window. Gateways with one store count together.`,
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.AddCommand(a.operating(&cobra.Command{
-		Use:     "reset LIMIT [SUBJECT]",
-		Short:   "Set what was used of a limit to 0, for one subject or for all",
-		Example: "  foldgate budgets reset day\n  foldgate budgets reset day alice",
-		Args:    cobra.RangeArgs(1, 2),
+		Use:   "reset LIMIT [SUBJECT]",
+		Short: "Set what was used of a limit to 0, for one subject or for all",
+		Long: `Set what was used of a limit to 0, for one subject or for all. SUBJECT is as
+foldgate budgets prints it, with or without quotes around its words. Its last word
+suffices if no other subject ends with it.`,
+		Example: "  foldgate budgets reset day\n  foldgate budgets reset day alice\n  foldgate budgets reset main 'principal data-7'",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: a.onGateways(func(cmd *cobra.Command, args []string, found []*control.Client) error {
-			subject := ""
-			if len(args) == 2 {
-				subject = args[1]
-			}
-			n, err := found[0].ResetBudget(cmd.Context(), args[0], subject)
+			n, err := found[0].ResetBudget(cmd.Context(), args[0], strings.Join(args[1:], " "))
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%d counts of limit %s are 0 again.\n", n, args[0])
+			fmt.Fprintf(cmd.OutOrStdout(), "%s of limit %s %s 0 again.\n", count(n, "count"), args[0], plural(n, "is", "are"))
 			return nil
 		}),
 	}))

@@ -213,7 +213,7 @@ func TestOperatorAndLimits(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	limits := func(calls int) string {
-		return fakes("fake") + principals() + fmt.Sprintf("budgets:\n  limits:\n    - {name: some, per: principal, calls: %d, window: 1d}\n    - {name: many, per: all, tokens: 100k, window: 1mo}\n", calls)
+		return fakes("fake") + principals() + fmt.Sprintf("budgets:\n  limits:\n    - {name: some, per: principal, calls: %d, window: 1d}\n    - {name: many, per: all, tokens: 100k, window: 1mo}\n    - {name: own, per: session, calls: 1000}\n", calls)
 	}
 	g := newGateway(t, limits(2))
 	at := g.http()
@@ -240,12 +240,14 @@ func TestOperatorAndLimits(t *testing.T) {
 	if allowed() != 1 {
 		t.Error("the changed limit does not hold at 3 calls")
 	}
+	tool(t, g.as(t, at, mcpclient.Modern, "bob"), ctx, "fake__echo", `{}`) // of no session
 	for _, tt := range []struct {
 		args []string
 		code int
 		want string
 	}{
-		{[]string{"some", "bob"}, 0, "0 counts of limit some"}, {[]string{"few"}, 1, "use one of some, many"}, {[]string{"some", "alice"}, 0, "1 counts of limit some"},
+		{[]string{"some", "eve"}, 1, `limit some has no count of "eve": use one of "alice", "bob"`}, {[]string{"few"}, 1, "use one of some, many"}, {[]string{"some", "alice"}, 0, "1 count of limit some is 0"},
+		{[]string{"own", "alice"}, 1, `use one of "principal bob", "ses_`}, {[]string{"own", "bob"}, 0, "1 count of limit own is 0"}, {[]string{"own", "principal", "bob"}, 1, `no count of "principal bob": use one of "ses_`}, {[]string{"many", "all"}, 0, "1 count of limit many is 0"},
 	} {
 		if out, code := g.operate(append([]string{"budgets", "reset"}, tt.args...)...); code != tt.code || !strings.Contains(out, tt.want) {
 			t.Errorf("budgets reset %v: %d %s", tt.args, code, out)
@@ -274,7 +276,9 @@ func TestOperatorAndLimits(t *testing.T) {
 	} else {
 		t.Error("the trace has no reload by the operator")
 	}
-	if want := []string{"operator DELETE /v1/budgets/some subject=bob true", "operator DELETE /v1/budgets/few subject= true", "operator DELETE /v1/budgets/some subject=alice true", "some of alice: 3"}; !slices.Equal(did, want) {
+	if want := []string{"operator DELETE /v1/budgets/some subject=eve true", "operator DELETE /v1/budgets/few subject= true", "operator DELETE /v1/budgets/some subject=alice true", "some of alice: 3",
+		"operator DELETE /v1/budgets/own subject=alice true", "operator DELETE /v1/budgets/own subject=bob true", "own of principal bob: 1",
+		"operator DELETE /v1/budgets/own subject=principal bob true", "operator DELETE /v1/budgets/many subject=all true", "many of : 0"}; !slices.Equal(did, want) {
 		t.Errorf("the trace has %q, want %q", did, want)
 	}
 	var states []struct {
@@ -282,7 +286,7 @@ func TestOperatorAndLimits(t *testing.T) {
 		CallsUsed      int `json:"calls_used"`
 	}
 	out, _ = g.operate("budgets", "--json")
-	if err := json.Unmarshal([]byte(out), &states); err != nil || len(states) != 2 || states[0].CallsUsed != 3 {
+	if err := json.Unmarshal([]byte(out), &states); err != nil || len(states) != 4 || states[0].CallsUsed != 3 {
 		t.Errorf("budgets --json: %v %+v\n%s", err, states, out)
 	}
 }
