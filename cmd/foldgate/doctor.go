@@ -496,6 +496,10 @@ func (d *doctor) state(ctx context.Context) {
 			d.add(levelFault, "state", "create the directory, or set state_dir to another", "%s can't be made: there is no directory %s", dir, above)
 			return
 		}
+		if err := writable(above); err != nil {
+			d.add(levelFault, "state", "set state_dir to a directory that you can write", "%s can't be made: %v", dir, err)
+			return
+		}
 		d.add(levelOK, "state", "", "%s is made with the first start", dir)
 		d.space(freeBytes(above), 0)
 		return
@@ -641,8 +645,14 @@ const recently = 24 * time.Hour
 func (d *doctor) recent(ctx context.Context) (newest time.Time) {
 	dirs, err := withJournal(instances(d.cfg.StatePath()))
 	if len(dirs) == 0 {
-		if _, there := os.Stat(d.cfg.StatePath()); there == nil {
+		info, wrong := os.Stat(d.cfg.StatePath())
+		_, none := errors.AsType[noTraceError](err)
+		switch {
+		case wrong != nil || !info.IsDir(): // state tells
+		case none:
 			d.add(levelOK, "errors", "", "%v", err)
+		default:
+			d.add(levelFault, "errors", "run foldgate and this command as one user, such as with sudo -u", "%v", err)
 		}
 		return newest
 	}

@@ -230,6 +230,7 @@ var ailments = []struct {
 	{"state open to all", func(p *patient) { _ = os.Mkdir(p.state, 0o700); _ = os.Chmod(p.state, 0o755) }, levelWarn, "state", `mode 755`, `chmod 700 /`},
 	{"state not writable", func(p *patient) { _ = os.Mkdir(p.state, 0o500) }, levelFault, "state", `mode 500`, `chmod 700 /`},
 	{"no place for the state", func(p *patient) { p.write(p.config, "state_dir: nodir/state\n") }, levelFault, "state", `there is no directory .*nodir`, `create the directory`},
+	{"state can't be made", func(p *patient) { p.write(p.config, "state_dir: /proc/foldgate\n") }, levelFault, "state", `^/proc/foldgate can't be made: `, `a directory that you can write`},
 	{"state of another user", func(p *patient) {
 		_ = os.Mkdir(p.state, 0o700)
 		if os.Chown(p.state, 12345, 12345) != nil {
@@ -252,6 +253,15 @@ var ailments = []struct {
 		p.record(called("a", 2, 0)...)
 		p.write(filepath.Join(p.state, "trace", trace.SegmentName(1)), "{broken\n{broken\n")
 	}, levelFault, "errors", `the trace in .*trace lacks the end: [23] records`, `foldgate trace verify`},
+	{"trace is a file", func(p *patient) { p.write(filepath.Join(p.state, "trace"), "x") }, levelFault, "errors", `trace: not a directory`, `as one user`},
+	{"trace not readable", func(p *patient) {
+		p.record(called("a", 1, 0)...)
+		dir := filepath.Join(p.state, "trace")
+		p.t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
+		if err := os.Chmod(dir, 0); err != nil || os.Getuid() == 0 {
+			p.t.Skip("root reads every directory")
+		}
+	}, levelFault, "errors", `the trace in .*trace is not readable for you`, `sudo -u`},
 	{"trace cut off", func(p *patient) {
 		p.record(called("a", 9, 0)...)
 		file := filepath.Join(p.state, "trace", trace.SegmentName(1))

@@ -679,13 +679,20 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 	return slices.Compact(dirs), nil
 }
 
+// noTraceError is that of a directory without a journal.
+type noTraceError string
+
+func (dir noTraceError) Error() string {
+	return fmt.Sprintf("there is no trace in %s: run the gateway first, or name the directory with --dir", string(dir))
+}
+
 // withJournal returns the directories that have a journal. It is an error if none has one.
 func withJournal(places []string) (dirs []string, err error) {
 	var missing error
 	for _, dir := range places {
 		switch entries, err := os.ReadDir(dir); {
 		case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, ofJournal):
-			missing = fmt.Errorf("there is no trace in %s: run the gateway first, or name the directory with --dir", dir)
+			missing = noTraceError(dir)
 		case errors.Is(err, os.ErrPermission):
 			return nil, fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
 		case err != nil:
