@@ -184,7 +184,7 @@ func TestImportCommand(t *testing.T) {
 		return string(text)
 	}
 	file, env, host := filepath.Join(home, "gate.yaml"), filepath.Join(home, "gate.env"), filepath.Join(home, ".claude.json")
-	before := "{\"mcpServers\": {\"a\": {\"command\": \"sh\", \"env\": {\"A_PASSWORD\": \"hush \\\"hush\"}}, \"old\": {\"type\": \"sse\", \"url\": \"https://x.example\"}}}"
+	before := "{\"mcpServers\": {\"a\": {\"command\": \"sh\", \"env\": {\"A_PASSWORD\": \"hush \\\"hush\"}}, \"old\": {\"type\": \"sse\", \"url\": \"https://x.example/sse\"}, \"chat\": {\"type\": \"ws\", \"url\": \"https://x.example\"}}}"
 	put(host, before)
 	out, errOut, code := runs(t, "import", "claude-code", "--config", file)
 	if code != exitFailed || !strings.Contains(errOut, "add --yes") || content(host) != before {
@@ -196,8 +196,8 @@ func TestImportCommand(t *testing.T) {
 	if _, err := os.Stat(env); err == nil {
 		t.Error("import without --yes wrote the environment file")
 	}
-	says(t, succeeds(t, file, "import", "claude-code", "--yes"), `a becomes the upstream a`, `old stays in Claude Code: its type is "sse"`)
-	if c, err := config.Load(file); err != nil || c.Upstreams["a"].Env["A_PASSWORD"] != `hush "hush` {
+	says(t, succeeds(t, file, "import", "claude-code", "--yes"), `a becomes the upstream a`, `old becomes the upstream old`, `chat stays in Claude Code: its type is "ws"`)
+	if c, err := config.Load(file); err != nil || c.Upstreams["old"].URL != "https://x.example/sse" || c.Upstreams["a"].Env["A_PASSWORD"] != `hush "hush` {
 		t.Errorf("the configuration %v\n%s", err, content(file))
 	}
 	if info, err := os.Stat(env); err != nil || info.Mode().Perm() != 0o600 || strings.Contains(content(file), "hush") || strings.Contains(content(host), "hush") {

@@ -255,6 +255,9 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	if len(found.Others) > 0 {
 		d.add(levelWarn, "host", "foldgate import "+name+" moves them behind foldgate", "%s also starts %s itself: the model can go around foldgate", h.Title, strings.Join(found.Others, ", "))
 	}
+	for _, kept := range found.Kept {
+		d.add(levelWarn, "host", "write it under upstreams of the configuration by hand, and take it out of "+file, "%s also starts a server that foldgate import can't take: the model can go around foldgate: %s", h.Title, kept)
+	}
 }
 
 // listens returns the address that a command line of foldgate serves with a configuration file, "" for stdio.

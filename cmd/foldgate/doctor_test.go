@@ -159,6 +159,9 @@ var ailments = []struct {
 	{"servers beside foldgate", func(p *patient) {
 		p.write(p.claude, `{"mcpServers": {"fg": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "github": {"command": "x"}, "off": {"command": "x", "disabled": true}}}`)
 	}, levelWarn, "host", `also starts github itself: the model can go around`, `foldgate import claude-code`},
+	{"server that can't be moved", func(p *patient) {
+		p.write(p.claude, `{"mcpServers": {"foldgate": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "chat": {"type": "ws", "url": "ws://x.example"}}}`)
+	}, levelWarn, "host", `foldgate import can't take: .*: chat: its type is "ws"`, `by hand, and take it out of .*.claude.json`},
 	{"another configuration", func(p *patient) {
 		other := filepath.Join(p.dir, "other.yaml")
 		p.write(other, "{}")

@@ -290,7 +290,8 @@ type Found struct {
 	// Server is foldgate's entry, nil if there is none: the one that is called so, or starts such a program.
 	Server *Server
 	Off    string   // why the entry can't be used as it is, as far as can be told here; "" if it can
-	Others []string // the other servers that are turned on
+	Others []string // the other servers that are turned on, except Kept
+	Kept   []string // those that import can't take, each with the reason
 }
 
 // Inspect reads the servers in a host's file, nil if there is no file.
@@ -316,6 +317,10 @@ func (h Host) Inspect(file string, of Projects) (*Found, error) {
 				found.Off = l.err.Error()
 			}
 		case l.fields["disabled"] != true && l.fields["enabled"] != false:
+			if l.err != nil {
+				found.Kept = append(found.Kept, l.name()+": "+l.err.Error())
+				break
+			}
 			found.Others = append(found.Others, l.name())
 		}
 	}

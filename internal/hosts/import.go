@@ -182,9 +182,9 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		kind = t
 	}
 	switch kind {
-	case "", "stdio", "local", "remote", "http", "streamable-http", "streamable_http", "streamableHttp":
+	case "", "stdio", "local", "remote", "http", "streamable-http", "streamable_http", "streamableHttp", "sse":
 	default:
-		return s, fmt.Errorf("its type is %.40q; foldgate starts programs and calls streamable HTTP", kind)
+		return s, fmt.Errorf("its type is %.40q; foldgate starts programs and calls streamable HTTP and HTTP+SSE", kind)
 	}
 	if len(texts(fields["env_keys"])) > 0 {
 		return s, fmt.Errorf("its secrets are in the keyring of %s", h.Title)
@@ -195,9 +195,6 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		}
 		text, err = h.variables(text)
 		return text
-	}
-	if sse, _ := fields["url"].(string); sse != "" && h.Name == "gemini" && kind == "" {
-		return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
 	}
 	s.url, s.cwd = expand(s.url), expand(s.cwd)
 	for _, m := range []map[string]string{s.env, s.headers} {

@@ -100,7 +100,7 @@ func TestImportKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for entry, want := range map[string]string{
-		`{"type": "sse", "url": "https://x.example"}`:          `its type is "sse"`,
+		`{"type": "ws", "url": "https://x.example"}`:           `its type is "ws"`,
 		`{"command": "no-such-program-at-all"}`:                `can't be run here`,
 		`{"command": "sh", "disabled": true}`:                  "turned off",
 		`{"command": "sh", "args": ["${input:token}"]}`:        "only Claude Code can fill in",
