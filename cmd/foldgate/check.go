@@ -132,6 +132,8 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 		return "Then check again."
 	case says("E404", "No matching distribution", "not found in the package registry"):
 		return "The registry has no such package: correct the package's name in " + at + ".command."
+	case says("(--wait)"):
+		return "Give it more time with a longer --wait: the first start may download the program."
 	case says("no answer within"):
 		return "Try again: the first start may download the program. Else raise " + at + ".connect_seconds."
 	case len(c.Command) > 0:
