@@ -37,7 +37,7 @@ type Report struct {
 	Clashes    []catalog.Clash  // names of tools and prompts that two upstreams offer
 	Store      error            // why the server that counts the limits can't be used; nil if it can, or there is none
 	Unmatched  []config.Fault   // rules of workflows that name a tool which hosts do not see
-	Idle       []config.Fault   // globs on the names of tools that match none
+	Idle       []config.Fault   // globs on the names of tools, and names, that match none
 	Suspect    []pins.Pin       // definitions that look wrong, if pins is not off
 	Tokens     int              // cost of all tool definitions to a model that reads them, by Counter
 	Searching  int              // the cost of the definitions with tools.mode: search

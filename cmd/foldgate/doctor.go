@@ -166,6 +166,9 @@ func (d *doctor) configuration() (usable bool) {
 		served = "listens on " + cfg.Listen
 	}
 	d.add(levelOK, "configuration", "", "%s: %s, %s", cfg.File, count(len(cfg.Upstreams), "upstream"), served)
+	for _, f := range cfg.WithoutEffect() {
+		d.add(levelWarn, "configuration", "set listen, or remove the key", "%s", f.Error())
+	}
 	return true
 }
 

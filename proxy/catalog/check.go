@@ -32,7 +32,7 @@ func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 	return r.cfg.Locate(faults)
 }
 
-// UnmatchedGlobs returns a fault for each glob on tool names that matches none. It may be meant for
+// UnmatchedGlobs returns a fault for each glob on tool names, or name of a tool, that matches none. It may be meant for
 // tools to come, but a mistyped deny hides nothing.
 func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 	check := func(key string, all, names []string, why string) {
@@ -64,6 +64,11 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 		check("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)
 		check("run.allow", r.cfg.Batch.Allow, tools.Order, why)
 		check("tools.always", r.cfg.Tools.Always, tools.Order, why)
+		for _, one := range [][2]string{{"folding.memory.tool", r.cfg.Folding.Memory.Tool}, {"folding.remember.tool", r.cfg.Folding.Remember.Tool}} {
+			if one[1] != "" {
+				check(one[0], one[1:], tools.Order, why)
+			}
+		}
 		for i, rule := range r.cfg.Policy.Rules {
 			check(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, named, why)
 			check(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, named, why)

@@ -654,6 +654,26 @@ func (c *Config) Identity(principal string) interceptor.Identity {
 	return id
 }
 
+// WithoutEffect returns a fault for each key about principals that has no effect on stdio, if foldgate serves
+// that: its only principal is "local".
+func (c Config) WithoutEffect() (faults []Fault) {
+	const local = "local"
+	if c.Listen != "" {
+		return nil
+	}
+	const why = `%s: on stdio every host is the principal "local"; set listen, or start foldgate run with --listen`
+	others := slices.DeleteFunc(c.PrincipalNames(), func(name string) bool { return name == local })
+	if len(others) > 0 {
+		faults = append(faults, Fault{Key: "principals", Msg: fmt.Sprintf(why, strings.Join(others, ", ")+" can't call")})
+	}
+	for i, l := range c.Budgets.Limits {
+		if m := l.Match; m.Principal != "" && m.Principal != local || m.Team != "" && m.Team != c.Identity(local).Team {
+			faults = append(faults, Fault{Key: fmt.Sprintf("budgets.limits[%d].match", i), Msg: fmt.Sprintf(why, "limit "+l.Name+" never applies")})
+		}
+	}
+	return c.Locate(faults)
+}
+
 // Complete returns who a caller is: as its token says if an issuer signed that, else as the
 // configuration says.
 func (c *Config) Complete(id interceptor.Identity) interceptor.Identity {
