@@ -166,6 +166,7 @@ func TestUnknownNames(t *testing.T) {
 	for _, tt := range [][]string{
 		{"principal", "alcie", "alice, bob"}, {"tool", "reed_file", "read_file"}, {"tool", "reed*", "read_file"}, {"server", "fils", "files"},
 		{"session", "ses_1", "ses_alice, ses_bob"}, {"context", "br_4", branchA}, {"server", "files,git", "files"},
+		{"team", "dta", "data"}, {"kind", "foo", "mcp/request, mcp/response"}, {"tool", "files__read_file", "--server files --tool read_file; there are read_file"},
 	} {
 		for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"stats"}} {
 			out, errOut, code := runs(t, append(command, "--"+tt[0], tt[1], "--config", file)...)
@@ -173,6 +174,12 @@ func TestUnknownNames(t *testing.T) {
 				t.Errorf("%q --%s %s: code %d, %s%s", command, tt[0], tt[1], code, out, errOut)
 			}
 		}
+	}
+	for _, args := range [][]string{{"--kind", "budget/refused,definition/*"}, {"--kind", "mcp/request:prompts/get"}, {"--until", "2026-01-01T00:00:00Z"}} {
+		says(t, succeeds(t, file, append([]string{"trace"}, args...)...), `^There is no call yet, or none that the filters select\.$`)
+	}
+	if out := succeeds(t, file, "stats", "--until", "2026-01-01T00:00:00Z"); out != nothingYet+"\n" {
+		t.Errorf("stats of nothing: %s", out)
 	}
 	for _, args := range [][]string{{"--principal", "ali*"}, {"--team", "da*"}, {"--tool", "read_*", "--server", "files"}, {"--principal", "alcie", "--no-index"}} {
 		succeeds(t, file, append([]string{"trace"}, args...)...)

@@ -157,6 +157,10 @@ func ordered(m map[string]*figures, order func(a, b *figures) int) []*figures {
 
 func (s *savings) write(w io.Writer, top int) error {
 	t := s.Total
+	if t.Calls == 0 && len(s.Tools) == 0 {
+		_, err := fmt.Fprintln(w, nothingYet)
+		return err
+	}
 	render.Printf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)
 	if t.Results > 0 {
 		render.Printf(w, " (%.1f %%)", 100*float64(t.Saved)/float64(t.Results))

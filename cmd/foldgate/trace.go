@@ -93,9 +93,22 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 		return render.Write(out, t.format, records)
 	}
 	buffered := bufio.NewWriter(writerFunc(func(b []byte) (int, error) { done(); return out.Write(b) }))
-	err = render.Write(buffered, t.format, records)
+	none := true
+	err = render.Write(buffered, t.format, func(yield func(*trace.Record, error) bool) {
+		for r, err := range records {
+			if none = false; !yield(r, err) {
+				return
+			}
+		}
+	})
+	if none && t.format == render.Table {
+		fmt.Fprintln(buffered, nothingYet)
+	}
 	return cmp.Or(err, buffered.Flush())
 }
+
+// nothingYet stands below an empty table.
+const nothingYet = "There is no call yet, or none that the filters select."
 
 // writerFunc is a writer that is a function.
 type writerFunc func([]byte) (int, error)

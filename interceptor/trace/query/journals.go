@@ -121,6 +121,7 @@ func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
 	}{
 		{"session", fieldSession, oneGlob(f.Session), glob}, {"principal", fieldPrincipal, oneGlob(f.Principal), glob},
 		{"server", fieldServer, f.Servers, glob}, {"tool", fieldTool, f.Tools, glob},
+		{"team", fieldTeam, oneGlob(f.Team), glob}, {"kind", fieldKind, f.Kinds, isKind},
 		{"context", fieldContext, oneGlob(f.Context), isShort},
 	} {
 		if len(n.globs) == 0 || f.NoIndex {
@@ -130,11 +131,18 @@ func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
 		if err != nil {
 			return err
 		}
+		if n.field == fieldKind {
+			known = append(slices.Clone(kinds), known...)
+		}
 		for _, g := range n.globs {
 			found := slices.DeleteFunc(slices.Clone(known), func(name string) bool { return !n.matches(g, name) })
 			switch {
 			case len(found) == 0:
-				return Usagef(n.flag, "%w %.80q; there are %s", ErrUnknown, g, some(known))
+				hint := ""
+				if server, tool, joined := strings.Cut(g, "__"); joined && n.field == fieldTool {
+					hint = fmt.Sprintf("; the trace has the server's own names: --server %.80s --tool %.80s", server, tool)
+				}
+				return Usagef(n.flag, "%w %.80q%s; there are %s", ErrUnknown, g, hint, some(known))
 			case n.field != fieldContext || slices.Contains(found, g):
 			case len(found) > 1:
 				return Usagef(n.flag, "%q can be %d contexts: %s", g, len(found), some(found))
@@ -144,6 +152,21 @@ func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
 		}
 	}
 	return nil
+}
+
+// kinds are those that a trace can have, without methods.
+var kinds = []string{
+	"mcp/request", "mcp/response", "mcp/notification", "mcp/reject", trace.KindPush, trace.KindPop, "budget/near", "budget/refused",
+	trace.KindWarning, trace.KindAccess, trace.KindConfig, trace.KindJournal, trace.KindStatus, trace.KindMemories,
+	trace.KindReflection, trace.KindConclusion, trace.KindFlowStart, trace.KindFlowProceed, trace.KindFlowComplete,
+	"budget/over", "budget/reset", "definition/new", "definition/changed", "definition/approved",
+}
+
+// isKind reports whether a pattern fits a kind, its method aside.
+func isKind(pattern, kind string) bool {
+	head, _, _ := strings.Cut(trace.CanonicalKind(pattern), ":")
+	kind, _, _ = strings.Cut(trace.CanonicalKind(kind), ":")
+	return glob(head, kind)
 }
 
 // isShort reports whether the segments of short begin the last segments of path.
