@@ -101,7 +101,7 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 		Short: "Show how definitions differ from those that were approved",
 		Long: `Show line by line how the new and changed definitions of a server differ from those
 that were approved. TOOL may also name a prompt, or be "instructions"; a tool that is called
-so is SERVER__instructions. Characters that a terminal would not show are escaped.`,
+so is SERVER__instructions. Of an approved definition the warnings are shown. Characters that a terminal would not show are escaped.`,
 		Example: "  foldgate pins diff github\n  foldgate pins diff github create_issue",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -158,18 +158,22 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// printDiffs prints the definitions that are not approved, and returns how many there are.
+// printDiffs prints the definitions that are not approved, and returns how many there are. Of approved ones it
+// prints the warnings.
 func printDiffs(w io.Writer, all []pins.Pin) (n int) {
 	for _, p := range all {
-		if p.State == pins.Approved {
+		approved := p.State == pins.Approved
+		if approved && len(p.Warnings) == 0 {
 			continue
 		}
-		n++
+		if !approved {
+			n++
+		}
 		render.Printf(w, "%s of %s: %s %s\n", string(p.Kind), p.Server, p.Title(), string(p.State))
 		for _, warning := range p.Warnings {
 			render.Printf(w, "! %s\n", warning)
 		}
-		if p.State != pins.Gone {
+		if p.State != pins.Gone && !approved {
 			for _, line := range p.Diff() {
 				render.Printf(w, "%s\n", line)
 			}
