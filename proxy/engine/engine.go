@@ -315,6 +315,9 @@ func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journa
 	if err != nil {
 		return nil, "", fmt.Errorf("trace: %w", writable(err))
 	}
+	if dir != root {
+		log.Info("another gateway uses the state directory, so this one has its own; their branches are not shared", "state_dir", root, "own", dir)
+	}
 	return j, dir, nil
 }
 

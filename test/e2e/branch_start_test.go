@@ -119,8 +119,12 @@ func TestSecondProcess(t *testing.T) {
 			t.Errorf("branch_status = %+v", s)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(g.dir, "state", "instance-2", "foldgate.db")); err != nil {
+	own := filepath.Join(g.dir, "state", "instance-2")
+	if _, err := os.Stat(filepath.Join(own, "foldgate.db")); err != nil {
 		t.Error(err)
+	}
+	if n := strings.Count(g.log.String(), "their branches are not shared"); n != 1 || !strings.Contains(g.log.String(), "own="+own) {
+		t.Errorf("the log says %d times that another gateway runs", n)
 	}
 	out, err := exec.Command(foldgateBin, "run", "--config", g.config, "--listen", "127.0.0.1:0").CombinedOutput()
 	var exit *exec.ExitError
