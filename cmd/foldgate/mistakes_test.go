@@ -72,7 +72,14 @@ var mistakes = []struct {
 	{"one of two is down", "upstreams: {bad: {command: [sh, -c, exit 3]}, files: {builtin: files, roots: [.]}}\n", "", `auto is list.\n\nbad: FAILED: `, `-v shows`, 1},
 	{"two with one name", "upstreams: {a: {builtin: files, roots: [.], prefix: ''}, b: {builtin: files, roots: [.], prefix: ''}}\n", "", `clash: read_file is offered by a and by b`, `give b a prefix of its own`, 1},
 
+	{"command in one item", "upstreams: {a: {command: ['npx -y pkg']}}\n", "", `line 1: upstreams.a.command: `, `holds blanks: write \[npx, -y, pkg\], one list item for each word`, 2},
+	{"script without its right", "upstreams: {a: {command: [./foldgate.yaml]}}\n", "", `line 1: upstreams.a.command: .*permission denied`, `chmod \+x it$`, 2},
+	{"script without its interpreter", "upstreams: {a: {command: [./server.js]}}\n", "", `line 1: upstreams.a.command: .*permission denied`, `chmod \+x it, or write command: \[node, ./server.js\]`, 2},
+	{"root below the home directory", "upstreams: {a: {builtin: files, roots: ['~/docs']}}\n", "", `line 1: upstreams.a.roots\[0\]: `, `~ is not expanded: write \$\{HOME\}/docs`, 2},
+
 	// The endpoint, principals, limits.
+	{"issuer without a public URL", "auth: {issuers: {corp: {url: 'https://login.example.com'}}}\n", "", `: public_url: is missing`, `such as https://gate.example.com`, 2},
+	{"port alone on the command line", "{}\n", "run --listen 8787", `^foldgate: --listen: `, `such as 127.0.0.1:8787`, 2},
 	{"open to all", "listen: 0.0.0.0:8787\n", "", `line 1: listen: `, `or use 127.0.0.1:8787`, 2},
 	{"port alone", "listen: 8787\n", "", `line 1: listen: `, `such as 127.0.0.1:8787`, 2},
 	{"port too large", "listen: 127.0.0.1:99999\n", "", `line 1: listen: `, `use 1 to 65535`, 2},
@@ -171,6 +178,9 @@ func TestMistakes(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			dir, args := t.TempDir(), strings.Fields(m.args)
+			if err := os.WriteFile(filepath.Join(dir, "server.js"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			if m.config != "" {
 				if err := os.WriteFile(filepath.Join(dir, "foldgate.yaml"), []byte(m.config), 0o600); err != nil {
 					t.Fatal(err)

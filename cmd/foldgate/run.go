@@ -55,6 +55,9 @@ changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
 				cfg, err := config.Find(a.config)
 				if cmd.Flags().Changed("listen") {
 					cfg.Listen = listen
+					if err == nil {
+						err = checkListen(cfg)
+					}
 				}
 				return cfg, err
 			}
@@ -67,6 +70,16 @@ changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
 	}
 	cmd.Flags().StringVarP(&listen, "listen", "l", "", "serve HTTP on this host:port")
 	return cmd
+}
+
+// checkListen returns why a configuration can't listen on the address that the command line gave it.
+func checkListen(cfg config.Config) error {
+	for _, f := range cfg.Validate() {
+		if f.Key == "listen" {
+			return usageError{fmt.Errorf("--listen: %s", f.Msg)}
+		}
+	}
+	return nil
 }
 
 // closeWait bounds the shutdown of branches, upstreams and state.

@@ -128,6 +128,8 @@ func load(file string, lenient bool) (Config, error) {
 			msg = "is a directory: name the file in it, such as foldgate.yaml"
 		} else if errors.Is(err, os.ErrNotExist) {
 			msg += "; foldgate init " + file + " makes one"
+		} else if errors.Is(err, os.ErrPermission) {
+			msg += "; run the command as the file's owner, such as with sudo -u"
 		}
 		return Config{}, &Error{File: file, Faults: []Fault{{Msg: msg}}}
 	}
@@ -503,7 +505,11 @@ func (c Config) missing() []Fault {
 	}
 	directory := func(key, path string) {
 		if info, err := os.Stat(c.Path(path)); err != nil || !info.IsDir() {
-			k.fault(key, "%q is not a directory: create it, or correct the path", c.Path(path))
+			remedy := "create it, or correct the path"
+			if rest, home := strings.CutPrefix(path, "~/"); home {
+				remedy = "~ is not expanded: write ${HOME}/" + rest
+			}
+			k.fault(key, "%q is not a directory: %s", c.Path(path), remedy)
 		}
 	}
 	for _, key := range c.UpstreamKeys() {
@@ -522,11 +528,29 @@ func (c Config) missing() []Fault {
 			program = filepath.Join(c.Path(u.Cwd), program) // relative to the child's working directory
 		}
 		if _, err := exec.LookPath(program); err != nil {
-			k.fault(at+".command", "%q can't be run: %v; install it, or name its path", u.Command[0], errors.Unwrap(err))
+			k.fault(at+".command", "%q can't be run: %v; %s", u.Command[0], errors.Unwrap(err), programRemedy(u.Command[0], err))
 		}
 	}
 	return k.faults
 }
+
+// programRemedy returns what to do about a program that can't be run.
+func programRemedy(program string, err error) string {
+	words := strings.Fields(program)
+	if len(words) > 1 {
+		return "it holds blanks: write [" + strings.Join(words, ", ") + "], one list item for each word"
+	}
+	if errors.Is(err, os.ErrPermission) {
+		if runtime := runtimes[filepath.Ext(program)]; runtime != "" {
+			return "chmod +x it, or write command: [" + runtime + ", " + program + "]"
+		}
+		return "chmod +x it"
+	}
+	return "install it, or name its path"
+}
+
+// runtimes are the programs that run scripts, by the ending of the script's name.
+var runtimes = map[string]string{".js": "node", ".mjs": "node", ".cjs": "node", ".py": "python3", ".sh": "sh"}
 
 // readError returns the text of a file's error without the file's name.
 func readError(err error) string {

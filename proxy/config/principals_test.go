@@ -43,7 +43,7 @@ func TestPrincipalFaults(t *testing.T) {
 		{"faults of tokens", "principals:\n  a:\n    token: " + long + "\n    tokens:\n      - {token: SECRET-short}\n      - {expires: 2027-01-02T03:04:05Z}\n      - {token: " + long + "}\n", []Fault{
 			{"principals.a.tokens[0].token", 5, "fewer than 16"}, {"principals.a.tokens[1]", 6, "has no token"}, {"principals.a.tokens[2]", 7, "same token as a"}}},
 		{"no time", "principals:\n  a:\n    tokens: [{token: " + long + ", expires: tomorrow}]\n", []Fault{{"principals.a.tokens[0].expires", 3, ""}}},
-		{"issuer without public_url", "auth:\n  issuers:\n    corp: {url: https://login.example.com}\n", []Fault{{"public_url", 0, "write https://host[:port]"}}},
+		{"issuer without public_url", "auth:\n  issuers:\n    corp: {url: https://login.example.com}\n", []Fault{{"public_url", 0, "is missing: auth.issuers needs it, such as https://"}}},
 		{"faults of issuers", "public_url: http://gate.example.com\nauth:\n  issuers:\n    corp: {url: http://login.example.com, algorithms: [none], principal: email}\n", []Fault{
 			{"auth.issuers.corp.url", 4, "must be https"}, {"auth.issuers.corp.algorithms", 4, "is not one of RS256"}, {"auth.issuers.corp.principal", 4, "begins with $"}, {"public_url", 1, "http is for loopback"}}},
 		{"exposed with an issuer", "listen: :80\npublic_url: https://gate.example.com\nauth:\n  issuers:\n    corp: {url: https://login.example.com}\n", nil},

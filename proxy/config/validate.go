@@ -32,7 +32,9 @@ func (c Config) Validate() []Fault {
 	for _, f := range c.Auth.Check() {
 		k.fault("auth."+f.Key, "%s", f.Msg)
 	}
-	if u, err := url.Parse(c.PublicURL); len(c.Auth.Issuers) > 0 || c.PublicURL != "" {
+	if u, err := url.Parse(c.PublicURL); c.PublicURL == "" {
+		k.faultIf(len(c.Auth.Issuers) > 0, "public_url", "is missing: auth.issuers needs it, such as https://gate.example.com")
+	} else {
 		k.faultIf(err != nil || auth.CheckURL(c.PublicURL) != "" || u.Path != "",
 			"public_url", "%q is not the origin under which hosts reach foldgate: write https://host[:port], which auth.issuers needs; http is for loopback addresses only", c.PublicURL)
 	}
