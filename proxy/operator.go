@@ -66,7 +66,7 @@ func budgetsOf(states []limits.State) []control.Budget {
 	return all
 }
 
-var errNoLimits = errors.New("the configuration has no budgets.limits")
+var errNoLimits = errors.New("the configuration has no limits: write some under budgets.limits")
 
 // maxResets is the largest number of records of one reset.
 const maxResets = 1000

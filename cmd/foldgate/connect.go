@@ -53,7 +53,7 @@ The host starts foldgate with the configuration file. If that has listen, or wit
   foldgate connect lm-studio --print`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			all, err := f.hosts(names)
+			all, err := f.hosts(cmd, names)
 			if err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ connect has installed is removed, unless its file has changed.`,
 		Example: "  foldgate disconnect claude-code",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			all, err := f.hosts(names)
+			all, err := f.hosts(cmd, names)
 			if err != nil {
 				return err
 			}
@@ -156,7 +156,7 @@ func hostNames() string {
 }
 
 // hosts returns the hosts of these names, each once.
-func (f *hostFlags) hosts(names []string) (all []hosts.Host, err error) {
+func (f *hostFlags) hosts(cmd *cobra.Command, names []string) (all []hosts.Host, err error) {
 	if f.project {
 		if f.dir, err = os.Getwd(); err != nil {
 			return nil, err
@@ -169,6 +169,9 @@ func (f *hostFlags) hosts(names []string) (all []hosts.Host, err error) {
 		}
 		if err != nil {
 			h = hosts.Other(name)
+			if near := didYouMean(name, hosts.Names(), ""); near != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is no known host%s\n", name, near)
+			}
 		}
 		if !slices.Contains(names[:i], name) {
 			all = append(all, h)

@@ -50,6 +50,9 @@ func TestConnectCommands(t *testing.T) {
 		t.Errorf("the file after disconnect:\n%s", content())
 	}
 	says(t, succeeds(t, file, "connect", "someone", "--print"), `"command": `)
+	if out, errOut, code := runs(t, "connect", "vs-code", "--print", "--config", file); code != 0 || !strings.Contains(out, `"command": `) || errOut != "vs-code is no known host; did you mean vscode?\n" {
+		t.Errorf("a name like that of a host: code %d, %s%s", code, out, errOut)
+	}
 	for tools, want := range map[string]bool{"{mode: search}": true, "{mode: search, always: [files__*]}": false, "{mode: auto}": false} {
 		if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\ntools: "+tools+"\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -266,6 +269,15 @@ func TestHostSecrets(t *testing.T) {
 
 // The configuration can be named by FOLDGATE_CONFIG, and run takes it as an argument.
 func TestConfigurationNames(t *testing.T) {
+	t.Run("missing in the environment", func(t *testing.T) {
+		t.Setenv("FOLDGATE_CONFIG", "/nope.yaml")
+		if _, errOut, code := runs(t, "check"); code != exitUsage || !strings.HasPrefix(errOut, "foldgate: FOLDGATE_CONFIG: /nope.yaml: there is no such file") {
+			t.Errorf("code %d, %s", code, errOut)
+		}
+		if _, errOut, _ := runs(t, "check", "--config", "/nope.yaml"); strings.Contains(errOut, "FOLDGATE_CONFIG") {
+			t.Errorf("with a flag: %s", errOut)
+		}
+	})
 	file := filepath.Join(t.TempDir(), "gate.yaml")
 	if err := os.WriteFile(file, []byte("nonsense: 1\n"), 0o600); err != nil {
 		t.Fatal(err)

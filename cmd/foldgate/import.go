@@ -46,7 +46,7 @@ It shows all changes and asks first. foldgate disconnect brings the servers back
 
 // importAll plans the changes of all files, shows them, asks, and writes them.
 func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
-	all, err := f.hosts(names)
+	all, err := f.hosts(cmd, names)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -102,6 +103,9 @@ func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, er
 	cfg, err := config.Find(a.config)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Upstreams[name] == nil {
+		return nil, usageError{fmt.Errorf("there is no upstream %.80q; there are %s%s", name, cmp.Or(strings.Join(cfg.UpstreamKeys(), ", "), "none"), didYouMean(name, cfg.UpstreamKeys(), ""))}
 	}
 	can := slices.DeleteFunc(cfg.UpstreamKeys(), func(key string) bool { return !cfg.Upstreams[key].Auth.ByPerson() })
 	if !slices.Contains(can, name) {

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -59,11 +61,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err == nil {
 		return 0
 	}
+	_, usage := errors.AsType[usageError](err)
+	fault, faulty := errors.AsType[*config.Error](err)
+	if faulty && fault.File == os.Getenv("FOLDGATE_CONFIG") && !root.PersistentFlags().Changed("config") {
+		err = fmt.Errorf("FOLDGATE_CONFIG: %w", err)
+	}
 	if !errors.Is(err, errSilent) {
 		fmt.Fprintf(errOut, "foldgate: %v\n", err)
 	}
-	_, usage := errors.AsType[usageError](err)
-	_, faulty := errors.AsType[*config.Error](err)
 	_, flag := errors.AsType[*query.UsageError](err)
 	if usage || faulty || flag || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
@@ -115,7 +120,12 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
 			var names []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-			guess = didYouMean(name, names, "--")
+			if guess = didYouMean(name, names, "--"); slices.Contains([]string{"port", "addr", "address", "http"}, name) && cmd.Flags().Lookup("listen") != nil {
+				guess = "; did you mean --listen 127.0.0.1:8787?"
+			}
+		}
+		if wrong, invalid := errors.AsType[*pflag.InvalidValueError](err); invalid && wrong.GetFlag().Value.Type() == "int" {
+			err = fmt.Errorf("--%s: %.80q is not a whole number", wrong.GetFlag().Name, wrong.GetValue())
 		}
 		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 	})
@@ -130,6 +140,12 @@ func checkArgs(cmd *cobra.Command) {
 		cmd.Args = func(cmd *cobra.Command, got []string) error {
 			if err := args(cmd, got); err != nil {
 				guess := ""
+				switch {
+				case len(got) == 0:
+					err = missingArgument(cmd)
+				case cmd.HasParent() && isConfiguration(got[0]):
+					err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), got[0])
+				}
 				if len(got) > 0 && cmd.HasSubCommands() {
 					var names []string
 					for _, c := range cmd.Commands() {
@@ -148,6 +164,23 @@ func checkArgs(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkArgs(c)
 	}
+}
+
+// missingArgument is the error of a command without its first argument, such as HOST of "connect HOST...".
+func missingArgument(cmd *cobra.Command) error {
+	_, usage, _ := strings.Cut(cmd.Use, " ")
+	name, _, _ := strings.Cut(usage, " ")
+	name = strings.ToLower(strings.TrimRight(name, "."))
+	values := strings.Join(cmd.ValidArgs, ", ")
+	if values == "" {
+		values = cmd.CommandPath() + " " + usage
+	}
+	return fmt.Errorf("name the %s: %s", name, values)
+}
+
+// isConfiguration reports whether an argument is called as a configuration.
+func isConfiguration(arg string) bool {
+	return slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
 }
 
 // count returns "1 thing" or "n things".
@@ -204,7 +237,7 @@ func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 	if a.logFile != "" {
 		f, err := os.OpenFile(a.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
-			return nil, nil, usageError{fmt.Errorf("--log-file: %w", err)}
+			return nil, nil, usageError{fmt.Errorf("--log-file: %w; make the directory, or name another file", err)}
 		}
 		w, done = f, func() { _ = f.Close() }
 	}

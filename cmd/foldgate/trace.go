@@ -675,6 +675,9 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 			if dir, err = filepath.Abs(dir); err != nil {
 				return nil, err
 			}
+			if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+				return nil, usageError{fmt.Errorf("--dir: %s does not exist", dir)}
+			}
 			if entries, _ := os.ReadDir(dir); !slices.ContainsFunc(entries, ofJournal) {
 				if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
 					places = append(places, instances(dir)...)
