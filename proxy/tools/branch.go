@@ -41,7 +41,7 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, err
 	}
 	if i := slices.IndexFunc(in.Handles, func(h string) bool { return !results.IsHandle(h) }); i >= 0 || len(in.Handles) > maxHandles {
-		return nil, fmt.Errorf("%w: handles must be at most %d handles of folded results, such as res_…", folding.ErrInvalidInput, maxHandles)
+		return nil, folding.Errorf(folding.ErrInvalidInput, "handles must be at most %d handles of folded results, such as res_…", maxHandles)
 	}
 	if in.Run {
 		if err := t.mayRun(); err != nil {
@@ -103,10 +103,10 @@ func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, err
 	}
 	if in.BranchID == "" {
-		return nil, fmt.Errorf("%w: branch_id is missing: give the one that branch_create returned", folding.ErrInvalidInput)
+		return nil, folding.Errorf(folding.ErrInvalidInput, "branch_id is missing: give the one that branch_create returned")
 	}
 	if in.Message == nil { // there is no second return that could bring it
-		return nil, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput)
+		return nil, folding.Errorf(folding.ErrInvalidInput, "message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none")
 	}
 	defer t.Records.Returning(t.Branches, c, in.BranchID)()
 	unpaid := ""
@@ -164,7 +164,7 @@ func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
 	}
 	if in.BranchID == "" && in.SessionID == "" {
 		if in.BranchID = c.Attribution.BranchID; in.BranchID == "" && c.Origin.Session == "" {
-			return nil, fmt.Errorf("%w: give branch_id, or the session_id that branch_create returned", folding.ErrInvalidInput)
+			return nil, folding.Errorf(folding.ErrInvalidInput, "give branch_id, or the session_id that branch_create returned")
 		}
 	}
 	b, found, err := t.Branches.Status(ctx, c.Caller(), folding.StatusRequest{BranchID: in.BranchID, SessionID: in.SessionID})

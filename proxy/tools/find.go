@@ -57,10 +57,10 @@ func (t *Tools) find(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, err
 	}
 	if in.Query == "" && in.Server == "" {
-		return nil, fmt.Errorf("%w: query is missing: say in plain words what the tool must do", folding.ErrInvalidInput)
+		return nil, folding.Errorf(folding.ErrInvalidInput, "query is missing: say in plain words what the tool must do")
 	}
 	if len(in.Query) > maxQuery {
-		return nil, fmt.Errorf("%w: query has %d bytes, more than %d: say it in a few words", folding.ErrInvalidInput, len(in.Query), maxQuery)
+		return nil, folding.Errorf(folding.ErrInvalidInput, "query has %d bytes, more than %d: say it in a few words", len(in.Query), maxQuery)
 	}
 	definitions, note, err := t.router.FindTools(ctx, r, in.Query, in.Server, int(cmp.Or(in.Limit, defaultFound)))
 	if err != nil {
@@ -111,14 +111,14 @@ func (t *Tools) Inner(c *interceptor.Call) (name string, args json.RawMessage, b
 	if kind := rawjson.KindOf(in.Arguments); len(in.Arguments) == 0 || kind == rawjson.Null {
 		in.Arguments = json.RawMessage(`{}`)
 	} else if kind != rawjson.Object && err == nil {
-		err = fmt.Errorf("%w: arguments must be an object, as the inputSchema of the tool says", folding.ErrInvalidInput)
+		err = folding.Errorf(folding.ErrInvalidInput, "arguments must be an object, as the inputSchema of the tool says")
 	}
 	switch {
 	case err != nil:
 	case in.Name == "":
-		err = fmt.Errorf("%w: name is missing: give the name of a tool that find_tools found", folding.ErrInvalidInput)
+		err = folding.Errorf(folding.ErrInvalidInput, "name is missing: give the name of a tool that find_tools found")
 	case in.Name == config.CallTool:
-		err = fmt.Errorf("%w: name: call_tool can't call itself; give the name of the tool", folding.ErrInvalidInput)
+		err = folding.Errorf(folding.ErrInvalidInput, "name: call_tool can't call itself; give the name of the tool")
 	}
 	if err != nil {
 		err = interceptor.FoldingRefusal(err)
