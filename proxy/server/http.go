@@ -310,7 +310,14 @@ func (srv *HTTP) control(w http.ResponseWriter, r *http.Request) {
 	}
 	h := srv.opts.Control(caller.Identity, r)
 	if h == nil {
-		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs the role that auth.auditor or auth.operator names; ask whoever runs foldgate for it")
+		role := "auth.auditor or auth.operator"
+		switch {
+		case r.Method != http.MethodGet:
+			role = "auth.operator"
+		case strings.HasSuffix(r.URL.Path, "/v1/trace"):
+			role = "auth.auditor"
+		}
+		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs the role of "+role+"; ask whoever runs foldgate for it")
 		srv.router.Rejected(Rejection{From: client(r), Principal: caller.Principal, Status: http.StatusForbidden, Fault: fault})
 		writeJSON(w, http.StatusForbidden, fault.Response(nil))
 		return

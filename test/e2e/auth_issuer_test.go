@@ -457,6 +457,12 @@ func TestAuditorsAndOperators(t *testing.T) {
 			if status != r.status[i] {
 				t.Errorf("%s %s of caller %d = %d %s, want %d", r.method, r.path, i, status, body, r.status[i])
 			}
+			if role := map[string]string{"GET/branches": "auth.auditor or auth.operator", "GET/trace": "auth.auditor;", "DELETE/branches": "of auth.operator"}[r.method+"/"+strings.FieldsFunc(r.path, func(c rune) bool { return c == '/' || c == '?' })[0]]; status == 403 && !strings.Contains(body, role) {
+				t.Errorf("%s %s: %s, want the role of %s", r.method, r.path, body, role)
+			}
+			if status == 409 && !strings.Contains(body, "write some under budgets.limits") {
+				t.Errorf("budgets without limits: %s", body)
+			}
 			if status == 401 && !strings.Contains(header.Get("WWW-Authenticate"), `oauth-protected-resource/mcp"`) {
 				t.Errorf("%s: %s", r.path, header.Get("WWW-Authenticate"))
 			}
