@@ -68,7 +68,7 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 				return fmt.Errorf("%d of %s can't be reached%s", n, count(len(report.Upstreams), "upstream"), hint)
 			}
 			if report.Store != nil {
-				return fmt.Errorf("the store of the limits, store.url, can't be used: %w", report.Store)
+				return fmt.Errorf("the store of the limits, store.url, can't be used: %w\n%s", report.Store, storeRemedy(cfg))
 			}
 			if n := len(report.Clashes); n > 0 {
 				return fmt.Errorf("%s offered by two upstreams", count(n, "name"))
@@ -141,6 +141,8 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 		return "Try again: the first start may download the program. Else raise " + at + ".connect_seconds."
 	case len(c.Command) > 0:
 		return "Correct " + at + ".command or .env; foldgate check -v shows all that it prints."
+	case says("server gave HTTP response to HTTPS client"):
+		return "The server speaks no TLS: write http:// in " + at + ".url."
 	case says("connection refused"):
 		return "Nothing listens there: start the server, or correct " + at + ".url."
 	case says("no such host"):

@@ -234,7 +234,11 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 		d.add(levelFault, "host", again, "%s can't use the entry in %s: %s", h.Title, file, found.Off)
 	case s.URL != "":
 		if err := answers(ctx, s.URL); err != nil {
-			d.add(levelFault, "host", "foldgate run starts the gateway; "+again+" changes the address", "%s calls %s, where no foldgate answers: %v", h.Title, s.URL, err)
+			start := "foldgate run"
+			if d.cfg.File != "" {
+				start += " --config " + d.cfg.File
+			}
+			d.add(levelFault, "host", start+" starts the gateway; "+again+" changes the address", "%s calls %s, where no foldgate answers: %v", h.Title, s.URL, err)
 			break
 		}
 		d.add(levelOK, "host", "", "%s calls %s", h.Title, s.URL)
@@ -451,14 +455,19 @@ func (d *doctor) store(ctx context.Context) {
 	defer cancel()
 	used, err := proxy.StoredBudgets(ctx, d.cfg, slog.New(slog.DiscardHandler))
 	if err = cmp.Or(err, d.held); err != nil {
-		effect := "refused"
-		if d.cfg.Budgets.OnError == "allow" {
-			effect = "allowed, and charged later"
-		}
-		d.add(levelFault, "budget store", "start the store, or correct store.url; calls are "+effect+" meanwhile (budgets.on_error)", "%s: %v", where, err)
+		d.add(levelFault, "budget store", storeRemedy(d.cfg), "%s: %v", where, err)
 		return
 	}
 	d.add(levelOK, "budget store", "", "%s, %s in use, %s", count(len(d.cfg.Budgets.Limits), "limit"), count(len(used), "count"), where)
+}
+
+// storeRemedy says what to do if the store of the limits can't be used.
+func storeRemedy(cfg config.Config) string {
+	effect := "refused"
+	if cfg.Budgets.OnError == "allow" {
+		effect = "allowed, and charged later"
+	}
+	return "start the store, or correct store.url; calls are " + effect + " meanwhile (budgets.on_error)"
 }
 
 // replicas tries to reach the replicas that are registered.

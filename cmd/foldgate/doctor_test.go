@@ -149,7 +149,7 @@ var ailments = []struct {
 		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config=foldgate.yaml"]}`)
 	}, levelFault, "host", `with foldgate.yaml, which depends on the directory`, `foldgate connect claude-code`},
 	{"host's file broken", func(p *patient) { p.write(p.claude, `{"mcpServers": {`) }, levelFault, "host", `Claude Code: .*.claude.json: `, `correct the file`},
-	{"host calls nobody", func(p *patient) { p.connect(`{"type": "http", "url": "http://127.0.0.1:1/mcp"}`) }, levelFault, "host", `calls http://127.0.0.1:1/mcp, where no foldgate answers: .*refused`, `foldgate run`},
+	{"host calls nobody", func(p *patient) { p.connect(`{"type": "http", "url": "http://127.0.0.1:1/mcp"}`) }, levelFault, "host", `calls http://127.0.0.1:1/mcp, where no foldgate answers: .*refused`, `foldgate run --config .*gate.yaml starts the gateway`},
 	{"host calls another server", func(p *patient) { p.connect(`{"type": "http", "url": "` + p.refuse(404) + `/mcp"}`) }, levelFault, "host", `where no foldgate answers: 404`, `foldgate run`},
 	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:8787") }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:8787, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
 	{"host starts an address by a flag", func(p *patient) {
@@ -208,6 +208,9 @@ var ailments = []struct {
 		p.configure("upstreams: {a: {command: [npx, -y, '@nobody/server']}}")
 	}, levelFault, "upstream", `^a: .*npm error code E404`, `package's name in upstreams.a.command`},
 	{"nobody listens", func(p *patient) { p.configure("upstreams: {a: {url: 'http://127.0.0.1:1/mcp'}}") }, levelFault, "upstream", `^a: .*connection refused`, `start the server`},
+	{"server without TLS", func(p *patient) {
+		p.configure("upstreams: {a: {url: '" + strings.Replace(p.refuse(404), "http:", "https:", 1) + "/mcp'}}")
+	}, levelFault, "upstream", `^a: .*HTTP response to HTTPS client`, `speaks no TLS: write http:// in upstreams.a.url`},
 	{"token wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp'}}") }, levelFault, "upstream", `^a: .*401`, `headers or auth under upstreams.a`},
 	{"path wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(404) + "/mcp'}}") }, levelFault, "upstream", `^a: .*404`, `correct upstreams.a.url`},
 	{"login missing", func(p *patient) {
