@@ -110,7 +110,10 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 		endExport()
 	}()
 	if cfg.Listen == "" {
-		if isTerminal(in) {
+		switch {
+		case isDevice(in) && !isTerminal(in): // /dev/null
+			fmt.Fprintln(errOut, "Standard input is closed: no host has started foldgate. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
+		case isTerminal(in):
 			fmt.Fprintln(errOut, "foldgate waits for a host on standard input. Hosts start it themselves: see docs/hosts.md. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
 		}
 		if f, ok := in.(*os.File); ok {
@@ -134,13 +137,19 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 }
 
 // isPipe reports whether a stream is a pipe, or a socket as of Node.js: a host has started the program.
-func isPipe(stream any) bool {
-	f, ok := stream.(*os.File)
-	if !ok {
-		return false
+func isPipe(stream any) bool { return modeOf(stream)&(fs.ModeNamedPipe|fs.ModeSocket) != 0 }
+
+// isDevice reports whether a stream is a character device, such as a terminal or /dev/null.
+func isDevice(stream any) bool { return modeOf(stream)&fs.ModeCharDevice != 0 }
+
+// modeOf returns the mode of a stream of the process, 0 if it is none.
+func modeOf(stream any) fs.FileMode {
+	if f, ok := stream.(*os.File); ok {
+		if info, err := f.Stat(); err == nil {
+			return info.Mode()
+		}
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0
+	return 0
 }
 
 // origin returns the URL under which clients on this machine reach a server that listens on an address: a
