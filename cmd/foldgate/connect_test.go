@@ -187,6 +187,14 @@ func TestImportCommand(t *testing.T) {
 		return string(text)
 	}
 	file, env, host := filepath.Join(home, "gate.yaml"), filepath.Join(home, "gate.env"), filepath.Join(home, ".claude.json")
+	for _, command := range [][]string{{"import", "cursor", "--yes"}, {"import", "cursor", "codex"}} {
+		if out := succeeds(t, file, command...); !strings.Contains(out, "Cursor has no servers: foldgate connect cursor adds foldgate") || !strings.HasSuffix(out, "There is nothing to change.\n") {
+			t.Errorf("%v: %s", command, out)
+		}
+	}
+	if entries, err := os.ReadDir(home); err != nil || len(entries) > 0 {
+		t.Errorf("the import of no servers wrote %v, %v", entries, err)
+	}
 	before := "{\"mcpServers\": {\"a\": {\"command\": \"sh\", \"env\": {\"A_PASSWORD\": \"hush \\\"hush\"}}, \"old\": {\"type\": \"sse\", \"url\": \"https://x.example/sse\"}, \"chat\": {\"type\": \"ws\", \"url\": \"https://x.example\"}}}"
 	put(host, before)
 	out, errOut, code := runs(t, "import", "claude-code", "--config", file)

@@ -85,12 +85,16 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		if err != nil {
 			return err
 		}
+		if len(servers) == 0 && !c.Empty() {
+			fmt.Fprintf(out, "  %s has no servers: foldgate connect %s adds foldgate\n", h.Title, h.Name)
+			continue
+		}
 		if !c.Empty() {
 			changes, restart = append(changes, c), append(restart, h.Restart)
 		}
 	}
 	text, added := target.with(im)
-	if len(changes) == 0 && bytes.Equal(text, target.text) {
+	if len(changes) == 0 && bytes.Equal(im.Config, target.text) {
 		fmt.Fprintln(out, "There is nothing to change.")
 		return nil
 	}
