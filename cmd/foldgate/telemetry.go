@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -92,6 +93,9 @@ func exportRecords(ctx context.Context, self func() *resource.Resource, dir stri
 }
 
 func logExporter(ctx context.Context, console io.Writer) (sdklog.Exporter, error) {
+	if err := checkEndpoint("LOGS"); err != nil {
+		return nil, err
+	}
 	if os.Getenv("OTEL_LOGS_EXPORTER") == "console" {
 		return stdoutlog.New(stdoutlog.WithWriter(console))
 	}
@@ -114,9 +118,32 @@ func signalWanted(signal string) bool {
 	return true
 }
 
+// checkEndpoint refuses an endpoint without a scheme, which the exporter over HTTP would take and send nothing to.
+func checkEndpoint(signal string) error {
+	of := func(suffix string) (name, value string) {
+		name = "OTEL_EXPORTER_OTLP_" + signal + "_" + suffix
+		if value = os.Getenv(name); value == "" {
+			name = "OTEL_EXPORTER_OTLP_" + suffix
+			value = os.Getenv(name)
+		}
+		return name, value
+	}
+	if exporter := os.Getenv("OTEL_" + signal + "_EXPORTER"); exporter != "" && exporter != "otlp" {
+		return nil
+	}
+	name, endpoint := of("ENDPOINT")
+	if _, protocol := of("PROTOCOL"); endpoint == "" || protocol == "grpc" || strings.Contains(endpoint, "://") {
+		return nil
+	}
+	return fmt.Errorf("%s has no scheme: write http://%s", name, endpoint)
+}
+
 // spanExporter returns the exporter that the variables name. The console is standard error: on stdio,
 // standard output carries only the protocol.
 func spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter, error) {
+	if err := checkEndpoint("TRACES"); err != nil {
+		return nil, err
+	}
 	if os.Getenv("OTEL_TRACES_EXPORTER") == "console" {
 		return stdouttrace.New(stdouttrace.WithWriter(console))
 	}
@@ -124,6 +151,9 @@ func spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter
 }
 
 func metricReader(ctx context.Context, console io.Writer) (sdkmetric.Reader, error) {
+	if err := checkEndpoint("METRICS"); err != nil {
+		return nil, err
+	}
 	if os.Getenv("OTEL_METRICS_EXPORTER") == "console" {
 		exporter, err := stdoutmetric.New(stdoutmetric.WithWriter(console))
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"go.opentelemetry.io/otel/sdk/resource"
 	collecttrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
@@ -54,6 +55,23 @@ func TestSignalWanted(t *testing.T) {
 				t.Errorf("wanted traces %v, metrics %v; want %v, %v", traces, metrics, c.traces, c.metrics)
 			}
 		})
+	}
+}
+
+// An endpoint without a scheme is told at the start, not at the first export.
+func TestEndpointWithoutScheme(t *testing.T) {
+	clearOTEL(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318")
+	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://localhost:4318")
+	var log strings.Builder
+	_, flush := startTelemetry(t.Context(), func() *resource.Resource { return nil }, io.Discard, slog.New(slog.NewTextHandler(&log, nil)))
+	flush()
+	if text := log.String(); strings.Count(text, "OTEL_EXPORTER_OTLP_ENDPOINT has no scheme: write http://localhost:4318") != 1 {
+		t.Errorf("the log:\n%s", text)
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	if err := checkEndpoint("TRACES"); err != nil {
+		t.Errorf("over gRPC: %v", err)
 	}
 }
 
