@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -127,12 +128,16 @@ func TestLostHeadIsNeverHealed(t *testing.T) {
 			if err := damage(filepath.Join(dir, headName)); err != nil {
 				t.Fatal(err)
 			}
+			var log strings.Builder
 			for range 2 {
-				j := open(t, dir, Options{})
+				j := open(t, dir, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 				call(t, j, "x")
 				if err := j.Close(); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if says := fmt.Sprintf(`expected=none found="record %d of %s, sha256:`, keep, filepath.Base(file)); !strings.Contains(log.String(), says) {
+				t.Errorf("the log has no %s:\n%s", says, log.String())
 			}
 			if rs := repairs(t, dir); len(rs) != 1 || rs[0].Event != EventNoHead || rs[0].Found.Seq != uint64(keep) {
 				t.Errorf("repairs = %+v, want no_head after record %d", rs, keep)

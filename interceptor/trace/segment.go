@@ -61,6 +61,14 @@ type Anchor struct {
 	Hash string `json:"hash"`
 }
 
+// String returns the anchor for a log.
+func (a *Anchor) String() string {
+	if a == nil {
+		return "none"
+	}
+	return fmt.Sprintf("record %d of %s, %s", a.Seq, a.File, a.Hash)
+}
+
 // wholeHash is the form of a hash. A hash that was cut by mistake is refused: it would look as if
 // a record had been changed.
 var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
