@@ -286,12 +286,12 @@ func TestAllInstances(t *testing.T) {
 	if code != exitFailed || !strings.Contains(lost, `"missing_anchors"`) {
 		t.Errorf("code %d\n%s", code, lost)
 	}
-	says(t, succeeds(t, file, "trace", "verify", "--instance", "3"), `^9 records in 1 files, seq 1 to 9: ok\n\z`)
+	says(t, succeeds(t, file, "trace", "verify", "--instance", "3"), `^9 records in 1 file, seq 1 to 9: ok\n\z`)
 	if err := os.Remove(filepath.Join(filepath.Dir(file), "state", "instance-2", "trace", "head.json")); err != nil {
 		t.Fatal(err)
 	}
 	out, _, code := runs(t, "trace", "verify", "--config", file)
-	if says(t, out, `^FAULT head\.json`, `3 journals: 1 faults\n\z`); code != exitFailed {
+	if says(t, out, `^FAULT head\.json`, `3 journals: 1 fault\n\z`); code != exitFailed {
 		t.Errorf("verify of a faulty instance: code %d", code)
 	}
 	held := regexp.MustCompile(`head (\S+)\n9 records`).FindStringSubmatch(out)

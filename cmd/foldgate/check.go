@@ -90,10 +90,10 @@ func printReport(w io.Writer, r proxy.Report) {
 		if u.Err != nil { // printFailed tells it at the end, where it is seen
 			continue
 		}
-		render.Printf(w, "%s: ok, protocol %s, %d tools, %d prompts, %d resources\n", u.Name, u.Version, len(u.Tools), u.Prompts, u.Resources)
+		render.Printf(w, "%s: ok, protocol %s, %s, %s, %s\n", u.Name, u.Version, count(len(u.Tools), "tool"), count(u.Prompts, "prompt"), count(u.Resources, "resource"))
 		printTools(w, u.Tools)
 	}
-	render.Printf(w, "foldgate: %d tools of its own\n", len(r.Own))
+	render.Printf(w, "foldgate: %s of its own\n", count(len(r.Own), "tool"))
 	printTools(w, r.Own)
 	for _, c := range r.Clashes {
 		render.Printf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)

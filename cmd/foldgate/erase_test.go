@@ -90,7 +90,7 @@ func TestErase(t *testing.T) {
 	if out := succeeds(t, file, "trace", "--kind", "system/journal", "--format", "jsonl"); strings.Count(out, `"event":"erased"`) != 3 || !strings.Contains(out, `"by":"`) {
 		t.Errorf("the record of the erasure: %s", out)
 	}
-	if out := succeeds(t, file, "trace", "erase", "--seq", "2-5", "--instance", "1", "--yes"); !strings.Contains(out, "erased 1 payloads, seq 4 to 4") {
+	if out := succeeds(t, file, "trace", "erase", "--seq", "2-5", "--instance", "1", "--yes"); !strings.Contains(out, "erased 1 payload, seq 4 to 4") {
 		t.Errorf("by number: %s", out)
 	}
 }

@@ -184,7 +184,7 @@ func isConfiguration(arg string) bool {
 }
 
 // count returns "1 thing" or "n things".
-func count(n int, thing string) string {
+func count[N int | uint64](n N, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}

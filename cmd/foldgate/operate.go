@@ -103,7 +103,7 @@ agent is told that the operator ended it, and why. The trace has both.`,
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "Branch %s of %s has ended: %d of %d tokens used, %d calls.\n", b.ID, b.Principal, b.Used, b.Budget, b.Calls)
+				fmt.Fprintf(cmd.OutOrStdout(), "Branch %s of %s has ended: %d of %d tokens used, %s.\n", b.ID, b.Principal, b.Used, b.Budget, count(b.Calls, "call"))
 				return nil
 			}
 			return fmt.Errorf("no branch %q is open: foldgate branches lists the ones that are", args[0])
@@ -215,11 +215,7 @@ that a trace no longer has are named: what they charged is not counted.`,
 			if err != nil {
 				return err
 			}
-			say := "trace says"
-			if len(dirs) > 1 {
-				say = "traces say"
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%d counts are at least what %d %s.\n", rebuilt.Counts, len(dirs), say)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s at least what %s %s.\n", count(rebuilt.Counts, "count"), plural(rebuilt.Counts, "is", "are"), count(len(dirs), "trace"), plural(len(dirs), "says", "say"))
 			return nil
 		},
 	}

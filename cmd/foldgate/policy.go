@@ -51,9 +51,9 @@ expected. Exit code 1 means that there are some. No server is asked. Each item h
 				}
 			}
 			if failed > 0 {
-				return fmt.Errorf("%d of %d decisions are not as expected", failed, len(results))
+				return fmt.Errorf("%d of %s %s not as expected", failed, count(len(results), "decision"), plural(failed, "is", "are"))
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%d decisions are as expected\n", len(results))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s as expected\n", count(len(results), "decision"), plural(len(results), "is", "are"))
 			return nil
 		},
 	})

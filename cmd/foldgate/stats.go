@@ -161,7 +161,7 @@ func (s *savings) write(w io.Writer, top int) error {
 		_, err := fmt.Fprintln(w, nothingYet)
 		return err
 	}
-	render.Printf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)
+	render.Printf(w, "%s, %s returned by tools, %d delivered; %s folded, %s saved", count(t.Calls, "call"), count(t.Results, "token"), t.Delivered, count(t.Folded, "result"), count(t.Saved, "token"))
 	if t.Results > 0 {
 		render.Printf(w, " (%.1f %%)", 100*float64(t.Saved)/float64(t.Results))
 	}

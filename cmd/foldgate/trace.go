@@ -314,7 +314,7 @@ standard input.`,
 				}
 			}
 			if len(dirs) > 1 && !t.json {
-				fmt.Fprintf(out, "%d journals: %s\n", len(dirs), verdict(faults))
+				fmt.Fprintf(out, "%s: %s\n", count(len(dirs), "journal"), verdict(faults))
 			}
 			if faults > 0 {
 				return errSilent
@@ -457,9 +457,9 @@ func (e *erasure) report(w io.Writer, done bool) {
 	if n := len(e.seqs); n > 0 {
 		of = fmt.Sprintf(", seq %d to %d", e.seqs[0], e.seqs[n-1])
 	}
-	render.Printf(w, "%s %d payloads%s, in %s\n", would, len(e.seqs), of, e.dir)
+	render.Printf(w, "%s %s%s, in %s\n", would, count(len(e.seqs), "payload"), of, e.dir)
 	if e.kept > 0 {
-		fmt.Fprintf(w, "%d records keep theirs: they are the journal's own, or an earlier version wrote them\n", e.kept)
+		fmt.Fprintf(w, "%s %s a payload that can't be erased: of the journal itself, or of an earlier version\n", count(e.kept, "record"), plural(e.kept, "keeps", "keep"))
 	}
 	if !done && len(e.seqs) > 0 {
 		fmt.Fprintln(w, "nothing is erased yet; add --yes to erase for good")
@@ -528,12 +528,12 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 			render.Printf(out, "%s\n", name)
 			r := reports[name]
 			printFindings(out, r)
-			render.Printf(out, "head %s\n%d records, seq %d to %d: %s\n", r.Last.Hash, r.Records, r.First.Seq, r.Last.Seq, verdict(r.Total))
+			render.Printf(out, "head %s\n%s, seq %d to %d: %s\n", r.Last.Hash, count(r.Records, "record"), r.First.Seq, r.Last.Seq, verdict(r.Total))
 		}
 		for _, err := range missing {
 			render.Printf(out, "FAULT %v (anchor)\n", err)
 		}
-		render.Printf(out, "%d journals: %s\n", len(reports), verdict(faults))
+		render.Printf(out, "%s: %s\n", count(len(reports), "journal"), verdict(faults))
 	}
 	if faults > 0 {
 		return errSilent
@@ -568,9 +568,9 @@ func printVerify(w io.Writer, r trace.Report) {
 	printFindings(w, r)
 	erased := ""
 	if r.Erased > 0 {
-		erased = fmt.Sprintf(", %d payloads erased", r.Erased)
+		erased = fmt.Sprintf(", %s erased", count(r.Erased, "payload"))
 	}
-	fmt.Fprintf(w, "head %s\n%d records in %d files, seq %d to %d%s: %s\n", r.Last.Hash, r.Records, r.Files, r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
+	fmt.Fprintf(w, "head %s\n%s in %s, seq %d to %d%s: %s\n", r.Last.Hash, count(r.Records, "record"), count(r.Files, "file"), r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
 }
 
 // printFindings prints a line for each fault and note.
@@ -579,7 +579,7 @@ func printFindings(w io.Writer, r trace.Report) {
 		render.Printf(w, "FAULT %s\n", f.String())
 	}
 	if more := r.Total - len(r.Faults); more > 0 {
-		fmt.Fprintf(w, "... and %d more faults\n", more)
+		fmt.Fprintf(w, "... and %s\n", count(more, "more fault"))
 	}
 	for _, n := range r.Notes {
 		render.Printf(w, "note  %s\n", n.String())
@@ -590,7 +590,7 @@ func verdict(faults int) string {
 	if faults == 0 {
 		return "ok"
 	}
-	return fmt.Sprintf("%d faults", faults)
+	return count(faults, "fault")
 }
 
 // placeFlags binds the flags that say which journals are read.

@@ -59,7 +59,11 @@ func (c *Console) resetBudget(r *request) (done, back string, err error) {
 	}
 	found[0].By = r.session.Principal
 	n, err := found[0].ResetBudget(r.Context(), r.PostFormValue("limit"), r.PostFormValue("subject"))
-	return number(n) + " counts are 0 again.", "/budgets", err
+	done = number(n) + " counts are 0 again."
+	if n == 1 {
+		done = "1 count is 0 again."
+	}
+	return done, "/budgets", err
 }
 
 // approve approves a definition as the operator saw it.

@@ -323,7 +323,7 @@ func (t *Tools) savings(ctx context.Context, b folding.Branch) string {
 	if n == 0 && tokens == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d results folded, %d tokens saved", n, tokens)
+	return counted(n, "result") + " folded, " + counted(tokens, "token") + " saved"
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -67,7 +67,7 @@ func TestAuditOfSeveralDirectories(t *testing.T) {
 		t.Errorf("stats by instance: %s", out)
 	}
 	verified := run("trace", "verify")
-	heads := regexp.MustCompile(`head (sha256:\w+)\n\d+ records in 1 files, seq 1 to (\d+): ok`).FindAllStringSubmatch(verified, -1)
+	heads := regexp.MustCompile(`head (sha256:\w+)\n\d+ records in 1 file, seq 1 to (\d+): ok`).FindAllStringSubmatch(verified, -1)
 	if len(heads) != 2 || !strings.HasSuffix(verified, "2 journals: ok\n") {
 		t.Fatalf("verify: %s", verified)
 	}
@@ -213,7 +213,7 @@ func TestRecordsInALogStore(t *testing.T) {
 		return string(out), err
 	}
 	whole := store.file.String()
-	if out, err := check(whole); err != nil || !strings.Contains(out, head[2]+" records, seq 1 to "+head[2]+": ok") || !strings.HasSuffix(out, "1 journals: ok\n") {
+	if out, err := check(whole); err != nil || !strings.Contains(out, head[2]+" records, seq 1 to "+head[2]+": ok") || !strings.HasSuffix(out, "1 journal: ok\n") {
 		t.Errorf("the export: %v, %s\njournal: %s", err, out, verified)
 	}
 	lines := strings.SplitAfter(whole, "\n")

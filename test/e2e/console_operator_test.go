@@ -145,7 +145,7 @@ console: {listen: "127.0.0.1:0"}
 		t.Errorf("calls by day of say__text: %q, want 1", got)
 	}
 	a.click(`//tr[td[2][. = "alice"]]//button`)
-	if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, "1 counts are 0 again.") {
+	if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, "1 count is 0 again.") {
 		t.Errorf("after the reset: %.600s", text)
 	}
 	a.open("/tools")

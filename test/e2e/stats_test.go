@@ -123,7 +123,11 @@ func TestOneStoryOfSavings(t *testing.T) {
 	s := statsOf(t, g)
 	for path, said := range says {
 		r := rowOf(t, s.Branches, path)
-		if want := fmt.Sprintf("%d results folded, %d tokens saved", r.Folded, r.Saved); said != want || r.Saved <= 0 {
+		results := "results"
+		if r.Folded == 1 {
+			results = "result"
+		}
+		if want := fmt.Sprintf("%d %s folded, %d tokens saved", r.Folded, results, r.Saved); said != want || r.Saved <= 0 {
 			t.Errorf("branch_status of %s says %q, foldgate stats %q", path, said, want)
 		}
 	}
