@@ -208,6 +208,13 @@ func IsDamaged(err error) bool {
 // IsInUse reports whether err means that another connection holds a lock.
 func IsInUse(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
+// IsUnavailable reports whether err means that a file can't be used now, which is no fault of its data:
+// another connection holds a lock, the disk is full or fails, memory is short, or the right is missing.
+func IsUnavailable(err error) bool {
+	return IsInUse(err) || isCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN,
+		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL)
+}
+
 func isCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && slices.Contains(codes, e.Code()&0xff) // without the extended part

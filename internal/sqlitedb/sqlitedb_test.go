@@ -221,3 +221,19 @@ func TestLock(t *testing.T) {
 	}
 	again.Close()
 }
+
+// A file that can't grow or be written is unavailable, not damaged; a fault in a statement is neither.
+func TestUnavailable(t *testing.T) {
+	for pragma, want := range map[string]bool{"max_page_count = 1": true, "query_only = 1": true, "user_version = 9": false} {
+		db := open(t, filepath.Join(t.TempDir(), "n.db"), notes)
+		db.SetMaxOpenConns(1) // the settings are of one connection
+		exec(t, db, "PRAGMA "+pragma)
+		_, err := db.ExecContext(t.Context(), "INSERT INTO notes SELECT hex(randomblob(100000)), 1")
+		if !want && err == nil {
+			_, err = db.ExecContext(t.Context(), "INSERT INTO missing VALUES (1)")
+		}
+		if err == nil || sqlitedb.IsUnavailable(err) != want || sqlitedb.IsDamaged(err) || sqlitedb.IsInUse(err) {
+			t.Errorf("with %s: %v, unavailable %v, want %v", pragma, err, sqlitedb.IsUnavailable(err), want)
+		}
+	}
+}

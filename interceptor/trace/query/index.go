@@ -131,9 +131,8 @@ type Index struct {
 	temporary bool   // Close removes it
 	instance  string // of its records, if it is one of several in a Set
 
-	mu       sync.Mutex // held while the index is extended; guards the fields below
-	db       *sql.DB
-	replaced []*sql.DB // damaged ones, which queries may still be using
+	mu sync.Mutex // held while the index is extended; guards db
+	db *sql.DB
 }
 
 // Open opens the index of the journal in dir, and creates it if needed. It lies in dir, else in
@@ -205,14 +204,11 @@ var options = sqlitedb.Options{
 func (x *Index) Close() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var errs []error
-	for _, db := range append(x.replaced, x.db) {
-		errs = append(errs, db.Close())
-	}
+	err := x.db.Close()
 	if x.temporary {
-		errs = append(errs, os.RemoveAll(filepath.Dir(x.path)))
+		err = errors.Join(err, os.RemoveAll(filepath.Dir(x.path)))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Select extends the index to the end of the journal and yields the records that f selects, in the
@@ -309,11 +305,12 @@ func (x *Index) retry(ctx context.Context, f func() error) error {
 
 var errStale = errors.New("the index does not fit the journal")
 
-// isBroken reports whether an error can be the index's own fault.
+// isBroken reports whether an error can be the index's own fault, so that a new one helps. A damaged
+// index also lacks tables and has values of other types.
 func isBroken(ctx context.Context, err error) bool {
 	_, isFile := errors.AsType[*fs.PathError](err)
 	_, isUsage := errors.AsType[*UsageError](err)
-	return err != nil && ctx.Err() == nil && !sqlitedb.IsInUse(err) && !isFile && !isUsage
+	return err != nil && ctx.Err() == nil && !sqlitedb.IsUnavailable(err) && !isFile && !isUsage
 }
 
 // place is where a line is.
@@ -500,7 +497,8 @@ func (x *Index) refresh(ctx context.Context, rebuild bool) (err error) {
 	return nil
 }
 
-// replace opens an empty database. Queries that run keep the one before. The caller holds mu.
+// replace opens an empty database, and closes the one before. A statement that runs there goes on; the
+// next one of its query fails, and retry repeats the query. The caller holds mu.
 func (x *Index) replace(ctx context.Context) error {
 	if err := sqlitedb.Remove(x.path); err != nil {
 		return err
@@ -509,7 +507,9 @@ func (x *Index) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.replaced, x.db = append(x.replaced, x.db), db
+	old := x.db
+	x.db = db
+	_ = old.Close() // nobody needs it
 	return nil
 }
 

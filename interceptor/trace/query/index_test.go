@@ -2,6 +2,7 @@ package query
 
 import (
 	"bytes"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -386,5 +387,88 @@ func TestPlaces(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(os.TempDir()); len(left) != 0 {
 		t.Errorf("a temporary index stays: %v", left)
+	}
+}
+
+// TestFullDisk: an index that can't grow is kept, and goes on where it stands.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, trace.Options{})
+	call(t, j, "a")
+	x, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	ask := func() (n int, err error) {
+		for _, err := range x.Select(t.Context(), Filter{}) {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+		return n, nil
+	}
+	if n, err := ask(); n != 2 || err != nil {
+		t.Fatalf("%d records, %v", n, err)
+	}
+	good := x.database()
+	good.SetMaxOpenConns(1)                                                               // the limit is of the connection
+	if _, err := good.ExecContext(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // what there is, is the least
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		call(t, j, fmt.Sprint("b", i))
+	}
+	if _, err := ask(); !sqlitedb.IsUnavailable(err) {
+		t.Errorf("error %v, want that the disk is full", err)
+	}
+	if x.database() != good {
+		t.Fatal("the index was replaced")
+	}
+	if _, err := good.ExecContext(t.Context(), "PRAGMA max_page_count = 100000"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ask(); n != 2002 || err != nil {
+		t.Errorf("%d records, %v, want 2002", n, err)
+	}
+	if x.database() != good {
+		t.Error("the index was replaced")
+	}
+}
+
+// TestReplacedIndex: the database of a replaced index is closed; the query that uses it goes on with the new one.
+func TestReplacedIndex(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, trace.Options{})
+	for i := range 3 * blockRecords / 2 { // two blocks: two statements
+		add(t, j, &trace.Record{ID: fmt.Sprint(i), Kind: "mcp/request:ping"})
+	}
+	x, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	n := 0
+	var old *sql.DB
+	for r, err := range x.Select(t.Context(), Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.ID != fmt.Sprint(n) {
+			t.Fatalf("record %s, want %d", r.ID, n)
+		}
+		if n++; n == 10 {
+			old = x.database()
+			if err := x.refresh(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n != 3*blockRecords/2 {
+		t.Errorf("%d records", n)
+	}
+	if err := old.PingContext(t.Context()); err == nil || old.Stats().OpenConnections != 0 {
+		t.Errorf("the old database is open: %v, %d connections", err, old.Stats().OpenConnections)
 	}
 }

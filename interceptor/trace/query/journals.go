@@ -188,17 +188,20 @@ func names(ctx context.Context, dirs []string, field int) ([]string, error) {
 	all := map[string]bool{}
 	for _, dir := range dirs {
 		x, err := Open(ctx, dir)
-		if err == nil {
-			err = cmp.Or(x.refresh(ctx, false), x.words(ctx, field, func(value string) {
+		if err != nil {
+			return nil, err
+		}
+		if err = x.refresh(ctx, false); err == nil {
+			err = x.words(ctx, field, func(value string) {
 				for ; value != "" && !all[value]; value = string(contextpath.Path(value).Parent()) {
 					all[value] = true
 					if field != fieldContext {
 						break
 					}
 				}
-			}), x.Close())
+			})
 		}
-		if err != nil {
+		if err = cmp.Or(err, x.Close()); err != nil {
 			return nil, err
 		}
 	}
