@@ -92,7 +92,7 @@ unit:
 	@$(NESTED) $(GO) test -vet=off -run '$(call tests,$(SEQUENTIAL_NESTED))' -timeout 10m .
 
 # Only packages with such a test are linked.
-RATIOS = $$(grep -rlE '^func Test(Ratio|Allocations)' --include='*_test.go' budget interceptor proxy | grep -v ^interceptor/gosdk/ | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
+RATIOS = $$(grep -rlE '^func Test(Ratio|Allocations)' --include='*_test.go' budget folding interceptor proxy | grep -v ^interceptor/gosdk/ | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
 
 ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"

@@ -89,9 +89,10 @@ func index(ctx context.Context, db *sql.DB, text string) (first []int, err error
 func passage(text string) string {
 	end := 0
 	for range passageLines {
-		next := strings.IndexByte(text[end:], '\n') + 1
+		rest := text[end:min(len(text), end+2*passageBytes+1)] // of a longer line more does not matter
+		next := strings.IndexByte(rest, '\n') + 1
 		if next == 0 {
-			next = len(text) - end
+			next = len(rest)
 		}
 		if end > 0 && end+next > passageBytes {
 			break
