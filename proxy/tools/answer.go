@@ -264,8 +264,11 @@ func (b *batch) keepAnswer() bool {
 	return b.kept
 }
 
-// put stores the results or the answer. It returns false if that failed.
+// put stores the results or the answer. It returns false if that failed, or if nobody can ask for them.
 func (b *batch) put(ctx context.Context, what string, r results.Result) bool {
+	if b.abandoned.Load() {
+		return false
+	}
 	r.Principal, r.Session, r.Context, r.Tool = b.principal(), b.session(), b.branch.Context, b.sources
 	err := b.t.Results.Put(ctx, r)
 	if err != nil {

@@ -50,6 +50,8 @@ type batch struct {
 	bytes    atomic.Int64 // of the results
 	detached atomic.Bool  // the host was told that the batch goes on
 
+	abandoned atomic.Bool // the host gave its request up, and knows no handle of the batch
+
 	expiry *time.Timer // forgets the answer; nil while the batch runs. Guarded by Tools.mu
 }
 
@@ -137,10 +139,26 @@ func (t *Tools) forget(b *batch) {
 	}
 }
 
-// end lets the answer expire. It must be called before done is closed.
+// abandon ends a batch that nobody can ask for: it only returns its branch.
+func (b *batch) abandon(cause error) {
+	b.abandoned.Store(true)
+	b.cancel(cause)
+	b.t.mu.Lock()
+	over := b.expiry != nil
+	b.t.mu.Unlock()
+	if over { // else end forgets it
+		b.t.forget(b)
+	}
+}
+
+// end lets the answer expire, an abandoned one at once. It must be called before done is closed.
 func (b *batch) end() {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
+	if b.abandoned.Load() {
+		delete(b.t.batches, b.handle)
+		return
+	}
 	b.expiry = time.AfterFunc(answerKept, func() { b.t.forget(b) })
 }
 
@@ -194,7 +212,9 @@ func (b *batch) run(ctx context.Context) {
 	}
 	wg.Wait()
 	ctx = context.WithoutCancel(ctx)
-	b.answer, b.err = b.compose(ctx)
+	if !b.abandoned.Load() {
+		b.answer, b.err = b.compose(ctx)
+	}
 	if b.own {
 		message := fmt.Sprintf("%d calls, %d failed", len(b.results), b.failed())
 		if _, err := b.t.Branches.Return(ctx, b.caller(), b.branch.ID, message); err != nil && !errors.Is(err, folding.ErrNotActive) {

@@ -314,13 +314,15 @@ func TestLongAnswerCanBeReadOn(t *testing.T) {
 	tools.Results = newStore(t, false)
 }
 
-// A host that cancels a branch_run is no reason to call it refused.
+// A host that cancels a branch_run is no reason to call it refused. The batch returns its branch, and
+// keeps and stores nothing: nobody has a handle.
 func TestCancelledBatch(t *testing.T) {
 	tools := newTools(t, hold(), nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancelled := errors.New("cancelled by the host")
+	var b *batch
 	go func() {
-		b := tools.running()
+		b = tools.running()
 		for begun := false; !begun; runtime.Gosched() {
 			b.mu.Lock()
 			begun = b.branch.ID != ""
@@ -334,6 +336,31 @@ func TestCancelledBatch(t *testing.T) {
 	}
 	if _, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c}); err != cancelled || c.Outcome.Decision != "" {
 		t.Errorf("the call ends with %v, decision %q; want %v alone", err, c.Outcome.Decision, cancelled)
+	}
+	<-b.done
+	if tools.batch(c.Caller(), b.handle) != nil || b.answer != "" {
+		t.Errorf("the batch is kept, with the answer %q", b.answer)
+	}
+	if path, err := tools.Results.Context(t.Context(), c.Caller(), b.rest); !errors.Is(err, results.ErrUnknown) {
+		t.Errorf("its results are stored for %q, %v", path, err)
+	}
+	if _, err := tools.Branches.Resolve(b.caller(), b.branch.ID); !errors.Is(err, folding.ErrNotActive) {
+		t.Errorf("its branch is open: %v", err)
+	}
+}
+
+// A batch is forgotten if the host cancels it just after the last call.
+func TestBatchCancelledAtItsEnd(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	b := tools.batchOf("local", "")
+	b.cancel = func(error) {}
+	if err := tools.add(b); err != nil {
+		t.Fatal(err)
+	}
+	b.end()
+	b.abandon(context.Canceled)
+	if tools.batch(folding.Caller{Principal: "local"}, b.handle) != nil {
+		t.Error("the batch is kept")
 	}
 }
 

@@ -55,7 +55,7 @@ func (t *Tools) runBatch(ctx context.Context, r *conn.Request) ([]byte, error) {
 	}
 	running, err := b.wait(ctx, r)
 	if err != nil {
-		b.cancel(err) // the host no longer wants it
+		b.abandon(err)
 	}
 	if running != nil || err != nil {
 		return running, err
