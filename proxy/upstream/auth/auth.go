@@ -271,9 +271,14 @@ func (l *Login) load() (*saved, error) {
 	case info == nil:
 		l.saved, l.info, l.unfit = nil, nil, nil
 	case !unchanged(info, l.info):
-		l.info = info
-		l.saved, l.unfit = l.of.store.read(l.file)
-		if l.unfit == nil && (l.saved.URL != l.url || l.cfg.Issuer != "" && !sameIssuer(l.saved.Issuer, l.cfg.Issuer)) {
+		l.saved, l.info, l.unfit = nil, nil, nil // a fault is no property of the file: it is read again
+		g, err := l.of.store.read(l.file)
+		if err != nil {
+			l.token.Store(nil)
+			return nil, err
+		}
+		l.saved, l.info = g, info
+		if g.URL != l.url || l.cfg.Issuer != "" && !sameIssuer(g.Issuer, l.cfg.Issuer) {
 			l.saved, l.unfit = nil, l.required("the configuration of the upstream has changed since somebody logged in")
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -160,5 +161,25 @@ func TestRenewalRefused(t *testing.T) {
 		if want == codeRequired && !strings.Contains(err.Error(), "`foldgate login up`") { // one login for all
 			t.Errorf("%s: %v, want the command", code, err)
 		}
+	}
+}
+
+// A login that could not be read is read again by the next call.
+func TestLoginReadAgain(t *testing.T) {
+	r, dir := newRotating(t), t.TempDir()
+	close(r.hold)
+	r.stored(t, r.process(t, dir))
+	l := r.process(t, dir)
+	if err := os.Rename(l.of.store.keyFile, l.of.store.keyFile+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(t, l); err == nil || !strings.Contains(err.Error(), "logins.key_file") {
+		t.Errorf("without the key: %v", err)
+	}
+	if err := os.Rename(l.of.store.keyFile+".away", l.of.store.keyFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(t, l); err != nil {
+		t.Errorf("with the key: %v", err)
 	}
 }
