@@ -28,11 +28,17 @@ func NewCounter(name string) (*Counter, error) {
 	return &Counter{encoding: encoding, scale: 1, tokenizer: tokenizers[encoding]}, nil
 }
 
-// WithScale returns a counter of c's encoding that multiplies each count by scale, from 0.01 to
-// 100, and rounds up. It is for models without a public tokenizer.
+// Bounds of the scale of a [Counter].
+const (
+	MinScale = 0.01
+	MaxScale = 100.
+)
+
+// WithScale returns a counter of c's encoding that multiplies each count by scale, from [MinScale] to
+// [MaxScale], and rounds up. It is for models without a public tokenizer.
 func (c *Counter) WithScale(scale float64) (*Counter, error) {
-	if !(scale >= 0.01 && scale <= 100) {
-		return nil, fmt.Errorf("token scale %v: use a number from 0.01 to 100", scale)
+	if !(scale >= MinScale && scale <= MaxScale) {
+		return nil, fmt.Errorf("token scale %v: use a number from %v to %v", scale, MinScale, MaxScale)
 	}
 	scaled := *c
 	scaled.scale = scale

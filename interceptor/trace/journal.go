@@ -29,6 +29,9 @@ const (
 	SyncNever    = "never"    // the operating system decides
 )
 
+// MaxRotateBytes is the largest size at which a new segment begins.
+const MaxRotateBytes = 2 << 30
+
 // Options configure a [Journal]. The zero value is the default.
 type Options struct {
 	// Sync says when records reach the disk; "" is SyncInterval. In every mode the operating
@@ -37,7 +40,7 @@ type Options struct {
 	// Interval is how long SyncInterval waits, and how far the head file may be behind in every
 	// mode. 0 is 100 ms.
 	Interval time.Duration
-	// RotateBytes is the size at which a new segment begins, at most 2 GiB. 0 is 256 MiB.
+	// RotateBytes is the size at which a new segment begins, at most [MaxRotateBytes]. 0 is 256 MiB.
 	RotateBytes int64
 	RetainFiles int // the segments that are kept, with the one being written; 0 keeps all
 	// RetainAge is the age at which a record may go; 0 keeps all. A segment goes once its last record is
@@ -128,8 +131,8 @@ func Open(dir string, o Options) (*Journal, error) {
 	if !slices.Contains([]string{SyncAlways, SyncInterval, SyncNever}, o.Sync) {
 		return nil, fmt.Errorf("trace sync %q: use always, interval or never", o.Sync)
 	}
-	if most := int64(2 << 30); o.RotateBytes > most {
-		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, most)
+	if o.RotateBytes > MaxRotateBytes {
+		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, MaxRotateBytes)
 	}
 	j := &Journal{dir: dir, opt: o, maxPayload: maxPayload,
 		dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}

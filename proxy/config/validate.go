@@ -15,6 +15,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/budget/limits"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/publicip"
@@ -58,30 +59,27 @@ func (c Config) Validate() []Fault {
 	c.LLM.check(&k)
 	k.oneOf("tools.mode", c.Tools.Mode, ModeList, ModeSearch, ModeAuto)
 	k.globs("tools.always", c.Tools.Always)
-	k.positive("tools.auto_tokens", c.Tools.AutoTokens)
+	k.positive("tools.auto_tokens", c.Tools.AutoTokens, many)
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
 		k.fault("budget.encoding", "%v", err)
 	}
-	k.faultIf(c.Budget.Scale <= 0 || c.Budget.Scale > 10,
-		"budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
-	k.faultIf(c.Budget.ImageTokens < 0,
-		"budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
+	k.faultIf(!(c.Budget.Scale >= budget.MinScale && c.Budget.Scale <= budget.MaxScale), // NaN too
+		"budget.scale", "%v is not between %v and %v", c.Budget.Scale, budget.MinScale, budget.MaxScale)
+	k.within("budget.image_tokens", c.Budget.ImageTokens, many, "is negative")
 	c.checkBudgets(&k)
 	c.checkReplicas(&k)
 	k.oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
 	k.oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
-	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS)
+	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS, most(time.Millisecond))
 	k.oneOf("pins", c.Pins, "off", "warn", "hold")
 	k.oneOf("trace.payload", c.Trace.Payload, "scrubbed", "none")
 	k.oneOf("trace.on_error", c.Trace.OnError, "refuse", "warn")
 	k.oneOf("trace.correlation", c.Trace.Correlation, "transition", "strict")
 	k.oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
-	k.positive("trace.sync_interval_ms", c.Trace.SyncIntervalMS)
-	k.positive("trace.rotate_mb", c.Trace.RotateMB)
-	k.faultIf(c.Trace.RetainFiles < 0,
-		"trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
-	k.faultIf(c.Trace.RetainDays < 0 || c.Trace.RetainDays > 36500,
-		"trace.retain_days", "%d is no number of days from 1 to 36500 (0 keeps all)", c.Trace.RetainDays)
+	k.positive("trace.sync_interval_ms", c.Trace.SyncIntervalMS, most(time.Millisecond))
+	k.positive("trace.rotate_mb", c.Trace.RotateMB, trace.MaxRotateBytes>>20)
+	k.within("trace.retain_files", c.Trace.RetainFiles, many, "is negative (0 keeps all)")
+	k.within("trace.retain_days", c.Trace.RetainDays, most(24*time.Hour), "is negative (0 keeps all)")
 	k.faultIf(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
 	_, wrong := policy.Compile(c.Policy)
 	for _, f := range wrong {
@@ -115,7 +113,7 @@ func (l *LLM) check(k *checker) {
 // to hold somebody.
 func (c Config) checkBudgets(k *checker) {
 	k.oneOf("budgets.on_error", c.Budgets.OnError, "refuse", "allow")
-	k.positive("budgets.wait_ms", c.Budgets.WaitMS)
+	k.positive("budgets.wait_ms", c.Budgets.WaitMS, most(time.Millisecond))
 	at := func(i int) string { return fmt.Sprintf("budgets.limits[%d]", i) }
 	if err := limits.Check(c.Budgets.Limits); err != nil {
 		for fault := range strings.Lines(err.Error()) { // each starts with its key
@@ -322,12 +320,12 @@ func (c Config) checkUpstreams(k *checker) {
 			k.fault(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
 		}
 		prefixes[prefix] = key
-		k.faultIf(u.TimeoutSeconds < 0 || u.ConnectSeconds < 0,
-			at, "timeout_seconds and connect_seconds must not be negative")
-		k.faultIf(u.MaxConnections < 0,
-			at+".max_connections", "%d is negative (0 is the default)", u.MaxConnections)
-		k.faultIf(u.IdleSeconds != nil && *u.IdleSeconds < 0,
-			at+".idle_seconds", "is negative (0 is never)")
+		k.within(at+".timeout_seconds", u.TimeoutSeconds, most(time.Second), "is negative (0 sets no limit)")
+		k.within(at+".connect_seconds", u.ConnectSeconds, most(time.Second), "is negative (0 is the default)")
+		k.within(at+".max_connections", u.MaxConnections, many, "is negative (0 is the default)")
+		if u.IdleSeconds != nil {
+			k.within(at+".idle_seconds", *u.IdleSeconds, most(time.Second), "is negative (0 is never)")
+		}
 		u.checkAuth(at+".auth", c.Auth.Issuers, k)
 		k.optional(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
 		k.optional(at+".pins", u.Pins, "off", "warn", "hold")
@@ -432,20 +430,19 @@ func overTLS(text string) bool {
 }
 
 func (r Results) check(k *checker) {
-	k.faultIf(r.MainThreshold < 1, "results.main_threshold", "%d is not positive; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold)
+	k.faultIf(r.MainThreshold < 1 || r.MainThreshold > many, "results.main_threshold", "%d is not between 1 and %d; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold, many)
 	k.faultIf(!(r.BranchFraction > 0 && r.BranchFraction <= 1), "results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction) // NaN too
 	k.faultIf(r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold,
 		"results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
 	k.oneOf("results.on_injection", r.OnInjection, "off", "log", "flag", "block")
-	k.positive("results.quota_mb", r.QuotaMB)
-	k.positive("results.ttl_hours", r.TTLHours)
+	k.positive("results.quota_mb", r.QuotaMB, many)
+	k.positive("results.ttl_hours", r.TTLHours, most(time.Hour))
 	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
 		at := "results.tools." + glob
 		k.faultIf(!globs.Valid(glob), at, "is not a valid glob")
 		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
 		k.optional(at+".on_injection", r.Tools[glob].OnInjection, "off", "log", "flag", "block")
-		k.faultIf(r.Tools[glob].Threshold < 0,
-			at+".threshold", "%d is negative (0 leaves the defaults)", r.Tools[glob].Threshold)
+		k.within(at+".threshold", r.Tools[glob].Threshold, many, "is negative (0 leaves the defaults)")
 	}
 }
 
@@ -561,8 +558,21 @@ func (k *checker) optional(key, value string, allowed ...string) {
 	}
 }
 
-func (k *checker) positive(key string, n int) {
+// many bounds numbers of tokens, connections, files and megabytes, well inside the range of int64 in bytes.
+const many = 1 << 30
+
+// most returns the largest number of a unit of time: a hundred years, well inside the range of time.Duration.
+func most(unit time.Duration) int { return int(36500 * 24 * time.Hour / unit) }
+
+func (k *checker) positive(key string, n, high int) {
 	k.faultIf(n < 1, key, "%d is not positive", n)
+	k.faultIf(n > high, key, "%d is more than %d", n, high)
+}
+
+// within checks a number that may be 0.
+func (k *checker) within(key string, n, high int, negative string) {
+	k.faultIf(n < 0, key, "%d %s", n, negative)
+	k.faultIf(n > high, key, "%d is more than %d", n, high)
 }
 
 func (k *checker) tls(key string, t TLS) {
