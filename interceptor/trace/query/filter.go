@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -387,7 +388,7 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"} {
-		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
+		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil && !t.IsZero() { // a filter takes the zero time for none
 			return t, nil
 		}
 	}
@@ -395,7 +396,7 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		age, unit = days+"h", 24
 	}
-	if d, err := time.ParseDuration(age); err == nil && d >= 0 {
+	if d, err := time.ParseDuration(age); err == nil && d >= 0 && d <= math.MaxInt64/unit {
 		return now.Add(-d * unit), nil
 	}
 	return time.Time{}, fmt.Errorf("time %.40q: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m or 3d", s)

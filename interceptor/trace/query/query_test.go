@@ -329,7 +329,7 @@ func TestParseTime(t *testing.T) {
 			t.Errorf("ParseTime(%q) = %v, %v, want %v", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"yesterday", "-3h", "3", "d"} {
+	for _, in := range []string{"yesterday", "-3h", "3", "d", "110000d", "200000d", "9999999999d", "2600000h", "0001-01-01"} {
 		if got, err := ParseTime(in, now); err == nil {
 			t.Errorf("ParseTime(%q) = %v, want an error", in, got)
 		}
