@@ -327,37 +327,40 @@ func opens(rule *Rule, root *node) bool {
 // a call only named is no evidence.
 func (e *Engine) join(ctx context.Context, s *Step, within string, now int64) (*node, error) {
 	r := s.request
-	var found []*node
+	var found []held
 	for name, hashes := range s.joins {
-		nodes, err := holding(ctx, e.db, r.Principal, r.Rule.Workflow.Name, name, hashes, now)
+		all, err := holding(ctx, e.db, r.Principal, r.Rule.Workflow.Name, name, hashes, now)
 		if err != nil {
 			return nil, err
 		}
-		if found == nil {
-			found = nodes
+		holds := make(map[string]bool, len(all))
+		for _, h := range all {
+			holds[h.id] = true
 		}
-		found = slices.DeleteFunc(found, func(n *node) bool {
-			holds := func(id string) bool { return slices.ContainsFunc(nodes, func(o *node) bool { return o.id == id }) }
+		if found == nil {
+			found = all
+		}
+		found = slices.DeleteFunc(found, func(h held) bool {
 			if within == "" {
-				return !holds(n.id) || !holds(n.root) // the root has the values of results
+				return !holds[h.id] || !holds[h.root] // the root has the values of results
 			}
-			return !holds(n.id) || n.root != within || n.id == within
+			return !holds[h.id] || h.root != within || h.id == within
 		})
 		if len(found) == 0 {
 			return nil, nil
 		}
 	}
 	newest := found[0]
-	for _, n := range found[1:] {
-		sibling := n.id != n.root && newest.id != newest.root
-		if n.root != newest.root || sibling && r.Rule.Role == RoleStatus {
+	for _, h := range found[1:] {
+		sibling := h.id != h.root && newest.id != newest.root
+		if h.root != newest.root || sibling && r.Rule.Role == RoleStatus {
 			s.Ambiguous = true
 		}
 	}
-	if r.Rule.Role == RoleLink && newest.id != newest.root {
+	if r.Rule.Role == RoleLink {
 		return byID(ctx, e.db, newest.root)
 	}
-	return newest, nil
+	return byID(ctx, e.db, newest.id)
 }
 
 // Begin stores a planned step, or counts one more attempt at it, and postpones the expiry of the

@@ -123,13 +123,24 @@ func lastOf(ctx context.Context, q sqlitedb.Querier, principal, workflow, sessio
 		"ORDER BY n.created_at DESC, n.rowid DESC", principal, workflow, session, now)
 }
 
+// held is a node that holds a value.
+type held struct{ id, root string }
+
 // holding returns the nodes of live workflows that hold one of the values, the newest workflow
-// first and in it the newest step first.
-func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name string, hashes []string, now int64) ([]*node, error) {
-	return many(ctx, q, "JOIN nodes r ON r.id = n.root WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
+// first and in it the newest step first. Many workflows may share a value, so it reads only their ids.
+func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name string, hashes []string, now int64) (out []held, err error) {
+	var h held
+	for err := range sqlitedb.Rows(ctx, q, []any{&h.id, &h.root}, "SELECT n.id, n.root FROM nodes n JOIN nodes r ON r.id = n.root "+
+		"WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
 		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN (SELECT value FROM json_each(?))) "+
 		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC",
-		principal, workflow, now, name, string(rawjson.Marshal(hashes)))
+		principal, workflow, now, name, string(rawjson.Marshal(hashes))) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, h)
+	}
+	return out, nil
 }
 
 // due returns a few roots to end, and ended ones to delete. Each query has an index, as each call asks them.
