@@ -75,7 +75,10 @@ var (
 type Store struct {
 	cfg   Config
 	db    *sql.DB
-	write sync.Mutex // held during a transaction
+	write sync.Mutex // held during a transaction; guards the fields below
+
+	timer  *time.Timer // runs tidy
+	closed bool
 }
 
 // migrations make the schema; see [sqlitedb.Options].
@@ -159,11 +162,34 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("result store %s: %w (move the file away to start with an empty store)", path, err)
 	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.timer = time.AfterFunc(s.between(), s.tidy)
 	return s, nil
 }
 
+// tidy evicts what is past its TTL, also if nothing is put, and again later.
+func (s *Store) tidy() {
+	ctx := context.Background()
+	_ = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, "", 0) }) // the next Put reports an error that lasts
+	s.write.Lock()
+	defer s.write.Unlock()
+	if !s.closed {
+		s.timer.Reset(s.between())
+	}
+}
+
+// between returns the time between two runs of tidy.
+func (s *Store) between() time.Duration { return min(max(s.cfg.TTL/24, time.Minute), time.Hour) }
+
 // Close releases the store.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error {
+	s.write.Lock()
+	s.closed = true
+	s.timer.Stop()
+	s.write.Unlock()
+	return s.db.Close()
+}
 
 // Put stores a result under its handle. The result is durable when Put returns.
 func (s *Store) Put(ctx context.Context, r Result) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -262,6 +263,31 @@ func TestOldResultsGo(t *testing.T) {
 	if err := r.db.QueryRowContext(t.Context(), "SELECT count(*) FROM results").Scan(&n); n != 2 || err != nil {
 		t.Errorf("%d results kept, %v; want the 2 new ones", n, err)
 	}
+}
+
+// A result leaves the disk when it is too old, also if nothing is put.
+func TestOldResultsGoByThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := Open(filepath.Join(t.TempDir(), "results.db"), Config{Quota: 1 << 20, TTL: 24 * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keep(t, r, "", 10)
+		start := time.Now()
+		for i, age := range []time.Duration{23 * time.Hour, 25*time.Hour + time.Minute} {
+			want := 1 - i
+			time.Sleep(time.Until(start.Add(age)))
+			synctest.Wait()
+			var n int
+			if err := r.db.QueryRowContext(t.Context(), "SELECT count(*) FROM results").Scan(&n); err != nil || n != want {
+				t.Errorf("after %v there are %d results, %v, want %d", age, n, err, want)
+			}
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(48 * time.Hour) // nothing runs on
+	})
 }
 
 func TestOpenEvicts(t *testing.T) {
