@@ -18,7 +18,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -70,7 +69,7 @@ whole of it. See docs/console.md.`,
 				o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, log) }
 			}
 			o.Shown = func(server, tool string) string { return proxy.ShownName(&cfg, server, tool) }
-			counter, err := budget.NewCounter(cfg.Budget.Encoding)
+			counter, err := cfg.Budget.Counter()
 			if err != nil {
 				return err
 			}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -53,10 +52,7 @@ func newCount(a *app) *cobra.Command {
 Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
 	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) (func() error, error) {
-		counter, err := budget.NewCounter(cfg.Budget.Encoding)
-		if err == nil {
-			counter, err = counter.WithScale(cfg.Budget.Scale)
-		}
+		counter, err := cfg.Budget.Counter()
 		if err != nil {
 			return nil, usageError{err}
 		}

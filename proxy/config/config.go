@@ -32,6 +32,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -361,6 +362,18 @@ type Budget struct {
 	Encoding    string  `yaml:"encoding"`     // an encoding or a model name
 	Scale       float64 `yaml:"scale"`        // corrects counts for models whose tokenizer is not public
 	ImageTokens int     `yaml:"image_tokens"` // the estimate for one image or audio block
+}
+
+// Counter returns the counter that gateways and commands count with.
+func (b Budget) Counter() (*budget.Counter, error) {
+	c, err := budget.NewCounter(b.Encoding)
+	if err != nil {
+		return nil, fmt.Errorf("budget.encoding: %w", err)
+	}
+	if c, err = c.WithScale(b.Scale); err != nil {
+		return nil, fmt.Errorf("budget.scale: %w", err)
+	}
+	return c, nil
 }
 
 // Budgets are the limits above all branches; see docs/budgets.md. Without limits nothing is opened

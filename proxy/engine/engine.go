@@ -97,11 +97,8 @@ func Open(lifetime context.Context, o Options) (*Engine, error) {
 
 func (e *Engine) open(lifetime context.Context) (err error) {
 	cfg := &e.Start
-	if e.Counter, err = budget.NewCounter(cfg.Budget.Encoding); err != nil {
-		return fmt.Errorf("budget.encoding: %w", err)
-	}
-	if e.Counter, err = e.Counter.WithScale(cfg.Budget.Scale); err != nil {
-		return fmt.Errorf("budget.scale: %w", err)
+	if e.Counter, err = cfg.Budget.Counter(); err != nil {
+		return err
 	}
 	if e.Scrubber, err = NewScrubber(*cfg); err != nil {
 		return err
