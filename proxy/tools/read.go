@@ -23,7 +23,7 @@ import (
 const (
 	readTokens  = 2000            // a page, if the call does not say
 	leastTokens = 100             // the smallest page, before scaling
-	readTime    = 5 * time.Second // regular expressions, jq, search
+	readTime    = 5 * time.Second // regular expressions, jq, search; pages
 	searchHits  = 8
 	readReserve = 256 // tokens that a read leaves to a branch
 	noteTokens  = 60  // kept free for the line that names the next page, before scaling
@@ -86,13 +86,13 @@ func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err := t.mayRead(stored); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTime)
+	extracting, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	text, err := t.extract(ctx, c.Origin.Principal, stored, &in)
+	text, err := t.extract(extracting, c.Origin.Principal, stored, &in)
 	if err != nil {
 		return nil, err
 	}
-	body, err := t.deliver(&page{t: t, c: c, text: text, number: int(in.Page)}, int(in.MaxTokens))
+	body, err := t.deliver(ctx, &page{t: t, c: c, text: text, number: int(in.Page)}, int(in.MaxTokens))
 	if err == nil {
 		c.Outcome.Read = readOf(stored)
 	}
@@ -205,27 +205,25 @@ type page struct {
 
 // deliver returns a page of at most asked tokens, and not all that the branch has left: its agent
 // must still be able to return.
-func (t *Tools) deliver(p *page, asked int) ([]byte, error) {
+func (t *Tools) deliver(ctx context.Context, p *page, asked int) ([]byte, error) {
 	least := t.scaled(leastTokens)
 	size := min(max(asked, least), max(t.Config().Results.MainThreshold, least))
 	if left, ok := p.c.Left(); ok {
 		size = min(size, max(left-readReserve, left/2))
 	}
-	p.c.Outcome.Shrink = p.shrink
-	return p.body(max(size, 1))
-}
-
-func (p *page) shrink(budget int) *interceptor.Result {
-	body, err := p.body(budget)
-	if err != nil {
-		return nil
+	p.c.Outcome.Shrink = func(budget int) *interceptor.Result {
+		body, err := p.body(ctx, budget)
+		if err != nil {
+			return nil
+		}
+		return &interceptor.Result{Body: body}
 	}
-	return &interceptor.Result{Body: body}
+	return p.body(ctx, max(size, 1))
 }
 
 // body returns the page in at most size tokens, with a line that says how to get the next. The
 // answer of a batch is stored before a page is cut from it.
-func (p *page) body(size int) ([]byte, error) {
+func (p *page) body(ctx context.Context, size int) ([]byte, error) {
 	if p.number == 1 && !p.t.Counter.Exceeds(p.text, size) {
 		return plain(p.c, p.text), nil
 	}
@@ -237,7 +235,9 @@ func (p *page) body(size int) ([]byte, error) {
 		return nil, &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "budget_exhausted", Status: 409,
 			Message: fmt.Sprintf("of what the branch has left a read may take %d tokens, too few for a page: ask for less with lines or grep, or return the findings with branch_return", size)}
 	}
-	part, rest, err := extract.Page(p.text, p.number, room, p.t.Counter.Truncate)
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	part, rest, err := extract.Page(ctx, p.text, p.number, room, p.t.Counter.Truncate)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (t *Tools) runBatch(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return running, err
 	}
 	t.forget(b)
-	return b.reply(r, int(in.MaxTokens))
+	return b.reply(ctx, r, int(in.MaxTokens))
 }
 
 // check fills in the defaults and refuses arguments that make no sense.
@@ -167,11 +167,11 @@ func (m *progressReporter) tell(done, total int) {
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under
 // the batch's handle.
-func (b *batch) reply(r *conn.Request, maxTokens int) ([]byte, error) {
+func (b *batch) reply(ctx context.Context, r *conn.Request, maxTokens int) ([]byte, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	body, err := b.t.deliver(&page{t: b.t, c: r.Call, text: b.answer, number: 1, of: b}, maxTokens)
+	body, err := b.t.deliver(ctx, &page{t: b.t, c: r.Call, text: b.answer, number: 1, of: b}, maxTokens)
 	if err == nil && b.stored {
 		r.Call.Outcome.Read = readOf(results.Result{Tool: b.sources, Handle: b.rest, Context: b.branch.Context})
 	}

@@ -170,7 +170,7 @@ func TestBatchThatTakesLong(t *testing.T) {
 			if running, err := b.wait(ctx, r); running != nil || err != nil {
 				return running, err
 			}
-			return b.reply(r, 1000)
+			return b.reply(ctx, r, 1000)
 		}
 		start := time.Now()
 		res, err := await(t.Context())
@@ -210,7 +210,7 @@ func TestReadNearTheEndOfABranch(t *testing.T) {
 	text := strings.Repeat("a line of words\n", 40)
 	read := func(text string) ([]byte, error) {
 		p := &page{t: tools, c: &interceptor.Call{}, text: text, number: 1, of: &batch{handle: "res_x", kept: true}}
-		return p.body(55)
+		return p.body(t.Context(), 55)
 	}
 	if _, err := read(text); err == nil || !strings.Contains(err.Error(), "a read may take 55 tokens") || !strings.Contains(err.Error(), "lines or grep") {
 		t.Errorf("page of 55 tokens: %v", err)
@@ -265,7 +265,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 			for _, of := range []*batch{nil, {handle: (&results.Store{}).NewHandle(), kept: true}} {
 				for _, n := range []int{1, 2, 15} {
 					call := &interceptor.Call{}
-					body, err := tools.deliver(&page{t: tools, c: call, text: text, number: n, of: of}, asked)
+					body, err := tools.deliver(t.Context(), &page{t: tools, c: call, text: text, number: n, of: of}, asked)
 					if err != nil {
 						t.Fatalf("scale %v, page %d of %d tokens: %v", scale, n, asked, err)
 					}
@@ -322,5 +322,23 @@ func TestReadOfNamesTheSource(t *testing.T) {
 		if got := readOf(results.Result{Tool: made}); got.Server != want.Server || got.Tool != want.Tool {
 			t.Errorf("what %q made is booked to %q of %q, want %q of %q", made, got.Tool, got.Server, want.Tool, want.Server)
 		}
+	}
+}
+
+// A page far behind the end of a long text is not looked for once the call is cancelled.
+func TestPageOfACancelledCall(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	r := results.Result{Handle: tools.Results.NewHandle(), Principal: "local", Server: "up", Tool: "read", Text: strings.Repeat("a line\n", 100_000)}
+	if err := tools.Results.Put(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := &interceptor.Call{
+		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}},
+		Target: interceptor.Target{Name: "branch_read", Arguments: json.RawMessage(`{"handle":"` + r.Handle + `","page":1000000}`)},
+	}
+	if _, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c}); err == nil || !strings.Contains(err.Error(), "page: took too long: 0 pages") {
+		t.Errorf("the call ends with %v", err)
 	}
 }

@@ -24,7 +24,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	truncate := func(s string, n int) (string, int) { n = min(n, len(s)); return s[:n], n } // or a real tokenizer
-	page, restLines, err := extract.Page(titles, 1, 4, truncate)
+	page, restLines, err := extract.Page(ctx, titles, 1, 4, truncate)
 	if err != nil {
 		log.Fatal(err)
 	}

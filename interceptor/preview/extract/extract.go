@@ -379,9 +379,13 @@ func clip(s string, max int) string {
 // Page returns page n of a text, from 1, and the number of lines after it, the rest of a line
 // included. A page has at most size tokens. It ends at a line end, unless that would leave half of
 // the page empty. truncate returns the start of a text that has at most n tokens, like
-// budget.Counter.Truncate. All pages of one size together are the text.
-func Page(text string, n, size int, truncate func(string, int) (string, int)) (page string, restLines int, err error) {
+// budget.Counter.Truncate. All pages of one size together are the text. Page cuts all pages before n,
+// until ctx ends.
+func Page(ctx context.Context, text string, n, size int, truncate func(string, int) (string, int)) (page string, restLines int, err error) {
 	for at := 1; ; at++ {
+		if ctx.Err() != nil {
+			return "", 0, wrong("page", "took too long: %d pages of %d tokens were cut; use lines or grep", at-1, size)
+		}
 		page, _ = truncate(text, size)
 		if len(page) < len(text) {
 			if i := strings.LastIndexByte(page, '\n'); i >= len(page)/2 {

@@ -147,7 +147,7 @@ type page struct {
 func pages(t *testing.T, text string, size int) (out []page) {
 	t.Helper()
 	for n := 1; ; n++ {
-		part, rest, err := Page(text, n, size, byBytes)
+		part, rest, err := Page(t.Context(), text, n, size, byBytes)
 		if err != nil {
 			t.Fatalf("Page(%d): %v", n, err)
 		}
@@ -173,8 +173,18 @@ func TestPages(t *testing.T) {
 	if text != ten {
 		t.Errorf("the pages together are %q", text)
 	}
-	if _, _, err := Page(ten, len(all)+1, 5, byBytes); err == nil || !strings.Contains(err.Error(), "pages") {
+	if _, _, err := Page(t.Context(), ten, len(all)+1, 5, byBytes); err == nil || !strings.Contains(err.Error(), "pages") {
 		t.Errorf("a page too many: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cut := 0
+	if _, _, err := Page(ctx, ten, len(all)+1, 5, func(s string, n int) (string, int) {
+		if cut++; cut == 2 {
+			cancel()
+		}
+		return byBytes(s, n)
+	}); err == nil || !strings.Contains(err.Error(), "took too long: 2 pages") || cut != 2 {
+		t.Errorf("a page of a call that is cancelled after two: %v, %d were cut", err, cut)
 	}
 }
 
