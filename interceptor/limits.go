@@ -117,10 +117,7 @@ func (l *Limits) States(ctx context.Context, o *Origin, branch bool) ([]limits.S
 func (c *Call) limitRefusal(err error, lost string) error {
 	what, made := "the call was not made", lost != ""
 	if made {
-		what = "the call was made, " + lost
-		if c.Outcome.Fold != "" && c.Target.Batch == "" {
-			what += "; its result is stored, read it later with branch_read and the handle " + c.Outcome.Fold
-		}
+		what = "the call was made, " + lost + c.stored()
 	}
 	r := Refusal{Reason: trace.ReasonLimit, Code: trace.RuleUnavailable, Status: 503, Message: what + ": the store of the limits can't be reached", Err: err} // the log has the cause, with addresses
 	exceeded, ok := errors.AsType[*limits.ExceededError](err)
@@ -137,6 +134,14 @@ func (c *Call) limitRefusal(err error, lost string) error {
 		r.RetryAfter = folding.Seconds(exceeded.RetryAfter(time.Now()))
 	}
 	return refuse(c, &r)
+}
+
+// stored says where the result of a call is that was not delivered, "" if it is not stored.
+func (c *Call) stored() string {
+	if c.Outcome.Fold == "" || c.Target.Batch != "" {
+		return ""
+	}
+	return "; its result is stored, read it later with branch_read and the handle " + c.Outcome.Fold
 }
 
 func until(reset time.Time) string {
@@ -167,8 +172,8 @@ func (o *Outcome) take(ctx context.Context, n int, of folding.CallOutcome) (gran
 		} else {
 			granted, err = o.lease.ChargeUpTo(n)
 		}
-		if err != nil { // the branch has ended
-			o.Late = true
+		if err != nil {
+			_, o.Late = errors.AsType[*folding.EndedError](err)
 			return 0, nil, err
 		}
 	}

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
@@ -148,4 +152,82 @@ func TestLimitsWithoutTheirStore(t *testing.T) {
 			t.Errorf("allow %v: unconfirmed is %v", allow, c.Outcome.Unconfirmed)
 		}
 	}
+}
+
+// brokenRepository stores no progress while it is broken.
+type brokenRepository struct {
+	folding.Repository
+	broken atomic.Bool
+}
+
+func (r *brokenRepository) Progress(b folding.Branch) error {
+	if r.broken.Load() {
+		return errors.New("disk full")
+	}
+	return r.Repository.Progress(b)
+}
+
+// A result that its branch can't pay durably is stored, and the refusal names its handle. It is not late:
+// the branch goes on.
+func TestChargeNotStored(t *testing.T) {
+	f := newFoldBench(t)
+	repo, err := folding.OpenSQLite(filepath.Join(t.TempDir(), "foldgate.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := &brokenRepository{Repository: repo}
+	if f.m, err = folding.Open(t.Context(), folding.DefaultConfig(), folding.Options{Repository: broken, Count: f.gauge.Counter.Count, Scrub: func(_ context.Context, s string) (string, error) { return s, nil }}); err != nil {
+		t.Fatal(err)
+	}
+	defer f.m.Close(context.Background())
+	b := f.branch(8000)
+	l := limitOf(t, "l", 100_000, limitStore(t), limits.Options{})
+	for _, inForce := range []*Limits{nil, l} {
+		broken.broken.Store(false)
+		c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
+		_, err = wrap(func(context.Context, *Call) (*Result, error) {
+			broken.broken.Store(true)
+			return &Result{Body: json.RawMessage(textBody("what was read"))}, nil
+		}, Meter(f.m, func() *Limits { return inForce }, f.gauge), Fold(f.store, f.gauge, func() *FoldPolicy { return &f.policy }, testBoundary(t), slog.New(slog.DiscardHandler)))(t.Context(), c)
+		var r *Refusal
+		if !errors.As(err, &r) || r.Code != "storage_failed" || c.Outcome.Late || c.Outcome.Fold == "" || !strings.Contains(r.Message, c.Outcome.Fold) {
+			t.Fatalf("limits %v: %v, late %v, stored as %q", inForce != nil, err, c.Outcome.Late, c.Outcome.Fold)
+		}
+		if s, err := f.store.Get(t.Context(), me, b.Context, c.Outcome.Fold); err != nil || s.Text != "what was read" {
+			t.Errorf("limits %v: %q, %v is stored", inForce != nil, s.Text, err)
+		}
+	}
+	broken.broken.Store(false)
+	if _, _, err := f.call(b, textBody("what was read")); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
+// A call that its host cancels while it waits for the last tokens of its branch is neither refused nor late.
+func TestCancelledWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFoldBench(t)
+		f.policy.Rule = foldRule(FoldRule{Off: true})
+		b := f.branch(100)
+		lease, err := f.m.Acquire(t.Context(), func(error) {}, b.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := lease.ChargeUpTo(1000); n == 0 || err != nil { // it holds what is left
+			t.Fatal(n, err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancelled := errors.New("cancelled by the host")
+		time.AfterFunc(time.Second, func() { cancel(cancelled) })
+		c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
+		_, err = Meter(f.m, noLimits, f.gauge)(func(context.Context, *Call) (*Result, error) {
+			return &Result{Body: json.RawMessage(textBody("what was read"))}, nil
+		})(ctx, c)
+		if err != cancelled || c.Outcome.Late {
+			t.Errorf("the call ends with %v, late %v; want %v alone", err, c.Outcome.Late, cancelled)
+		}
+		lease.Release(folding.CallOutcome{})
+		_ = f.m.Close(t.Context())
+		_ = f.store.Close()
+	})
 }

@@ -97,6 +97,11 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	switch {
 	case o.Late: // the branch has ended: nothing is charged or delivered
 		return nil, refuse(c, err)
+	case err != nil && err == context.Cause(ctx): // the host has cancelled while the call waited for tokens that others hold
+		return nil, err
+	case errors.Is(err, folding.ErrStorage): // what the branch used could not be stored
+		c.keep()
+		return nil, refuse(c, fmt.Errorf("%w%s", err, c.stored()))
 	case err != nil:
 		o.giveBack(granted)
 		c.keep()
