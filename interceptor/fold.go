@@ -127,7 +127,8 @@ func (f *folder) large(res *Result, n, limit int) bool {
 func sparing(left int) int { return max(left-reserve, left/2) }
 
 // fold stores the result and returns it with a preview in the place of its text, in at most room
-// tokens. It returns nil if that fails or saves nothing.
+// tokens. It returns nil if that fails or saves nothing. A result that is folded again, smaller, keeps its
+// handle and is not stored again.
 func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	if res.opaque() {
 		return nil
@@ -138,7 +139,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 		fault.Error("result not folded: it could not be checked for secrets")
 		return nil
 	}
-	parts, handle := split(res, false), f.store.NewHandle()
+	parts, handle := split(res, false), cmp.Or(c.Outcome.Fold, f.store.NewHandle())
 	if parts.text == "" {
 		return nil
 	}
@@ -154,12 +155,14 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	out := parts.with(p.Text, meta)
 	stored := c.toStore(handle)
 	stored.Kind, stored.Text, stored.Structured, stored.Delivered = string(p.Kind), parts.text, string(parts.structured), f.tokens.Result(out)
-	// Not the call's context: the result is stored even if the caller has gone.
-	if err := f.store.Put(context.Background(), stored); err != nil {
-		if !errors.Is(err, results.ErrTooLarge) {
-			fault.Error("result not folded", "err", err)
+	if c.Outcome.Fold == "" {
+		// Not the call's context: the result is stored even if the caller has gone.
+		if err := f.store.Put(context.Background(), stored); err != nil {
+			if !errors.Is(err, results.ErrTooLarge) {
+				fault.Error("result not folded", "err", err)
+			}
+			return nil
 		}
-		return nil
 	}
 	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, handle, stored.Tokens-stored.Delivered
 	return out

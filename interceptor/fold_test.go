@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -482,6 +483,39 @@ func TestShrunkIsCounted(t *testing.T) {
 		if n := f.gauge.Result(res); n > 299 || n != c.Outcome.Tokens.Delivered || c.Outcome.Truncated != tc.cut {
 			t.Errorf("%s: %d tokens delivered, %d booked, cut %v; the branch had 299", tc.name, n, c.Outcome.Tokens.Delivered, c.Outcome.Truncated)
 		}
+	}
+}
+
+// A result that is folded, and folded again because a limit grants less, is stored once, under the handle
+// that the host reads.
+func TestFoldedTwiceIsStoredOnce(t *testing.T) {
+	f := newFoldBench(t)
+	l := limitOf(t, "l", 300, limitStore(t), limits.Options{})
+	c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}}
+	folds, text := 0, previewtest.Fixtures()[0].Text
+	res, err := wrap(func(context.Context, *Call) (*Result, error) {
+		return &Result{Body: json.RawMessage(textBody(text))}, nil
+	}, Meter(f.m, func() *Limits { return l }, f.gauge), func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			res, err := next(ctx, c)
+			again := c.Outcome.Shrink
+			first := c.Outcome.Fold
+			c.Outcome.Shrink = func(budget int) *Result {
+				folds++
+				small := again(budget)
+				if c.Outcome.Fold != first {
+					t.Errorf("the handle was %s, and is %s", first, c.Outcome.Fold)
+				}
+				return small
+			}
+			return res, err
+		}
+	}, Fold(f.store, f.gauge, func() *FoldPolicy { return &f.policy }, testBoundary(t), slog.New(slog.DiscardHandler)))(t.Context(), c)
+	if err != nil || folds != 1 || !c.Outcome.Folded || !strings.Contains(shownText(t, res), c.Outcome.Fold) {
+		t.Fatalf("folded again %d times: %v, %+v", folds, err, c.Outcome)
+	}
+	if s, err := f.store.Get(t.Context(), me, "", c.Outcome.Fold); err != nil || s.Text != text {
+		t.Errorf("stored are %d bytes, %v", len(s.Text), err)
 	}
 }
 
