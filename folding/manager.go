@@ -273,7 +273,13 @@ func (m *Manager) cleanUp(now time.Time) bool {
 // the repository. It returns an error if that takes longer than ctx or Config.SessionCleanupSeconds
 // allow: then something may not be stored. Later operations fail with [ErrClosed]. A second Close
 // does nothing.
-func (m *Manager) Close(ctx context.Context) error {
+func (m *Manager) Close(ctx context.Context) error { return m.close(ctx, m.opts.Replica == "") }
+
+// Leave does as Close, but leaves the branches active: the next [Open] continues them. It is for a
+// process that fails to start.
+func (m *Manager) Leave(ctx context.Context) error { return m.close(ctx, false) }
+
+func (m *Manager) close(ctx context.Context, finish bool) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
 	defer cancel()
 	m.mu.Lock()
@@ -283,7 +289,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	now := m.now()
 	m.closed = true
-	if m.opts.Replica == "" {
+	if finish {
 		m.finishAll(maps.Values(m.live), outcome{reason: ReasonShutdown}, now)
 	}
 	m.unlock()

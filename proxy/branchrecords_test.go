@@ -27,6 +27,7 @@ func openAt(t *testing.T, dir string) *Gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.served.Store(true)                                    // tests use the engine as hosts do
 	t.Cleanup(func() { _ = g.Close(context.Background()) }) // closed before, where it matters
 	return g
 }

@@ -47,6 +47,7 @@ type Gateway struct {
 	reloadFault atomic.Pointer[error]        // why the last reload failed; nil if it did not
 	replicas    atomic.Pointer[replicas.Set] // nil before it serves, and without replicas
 	http        *server.HTTP                 // nil before it serves; guarded by reloading
+	served      atomic.Bool                  // hosts could reach it; see Close
 
 	lifetime context.Context
 	end      context.CancelFunc
@@ -120,7 +121,7 @@ func (g *Gateway) open(o engine.Options) (err error) {
 		err = g.openParts()
 	}
 	if err != nil {
-		err = errors.Join(err, g.Engine.Close(g.lifetime))
+		err = errors.Join(err, g.Engine.Abandon(g.lifetime))
 	}
 	return err
 }
@@ -197,7 +198,8 @@ func anyone(c *config.Config) string {
 }
 
 // Close ends all sessions and returns their branches by force, ends the servers and their process
-// groups, and closes the state. ctx bounds the whole.
+// groups, and closes the state. If the gateway never served a host, the branches of the previous
+// process stay active. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
 	for _, s := range g.router.Sessions("") {
 		s.Close(server.Shutdown)
@@ -219,12 +221,16 @@ func (g *Gateway) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		g.Log.Warn("shutdown did not finish in time")
 	}
+	if !g.served.Load() {
+		return g.Abandon(ctx)
+	}
 	return g.Engine.Close(ctx)
 }
 
 // RunStdio serves one host on in and out until it leaves or ctx is done. out carries nothing but
 // protocol.
 func (g *Gateway) RunStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	g.served.Store(true)
 	return server.ServeStdio(ctx, g.router, in, out, g.Log)
 }
 
@@ -265,6 +271,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		}
 		ctx, grace = g.drained(ctx, set, plain), replicaGrace
 	}
+	g.served.Store(true)
 	ready(plain.Addr())
 	g.reloading.Lock()
 	g.http = e

@@ -123,7 +123,7 @@ func New(o Options) (*Foldgate, error) {
 		f.limits, err = f.engine.NewLimits(cfg.Budgets)
 	}
 	if err != nil {
-		err = errors.Join(err, f.engine.Close(lifetime))
+		err = errors.Join(err, f.engine.Abandon(lifetime))
 		end()
 		return nil, err
 	}

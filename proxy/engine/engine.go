@@ -86,11 +86,11 @@ type Engine struct {
 }
 
 // Open opens the state of a valid configuration and makes the engines. They work until lifetime ends;
-// Close must be called after that.
+// Close must be called after that, or Abandon.
 func Open(lifetime context.Context, o Options) (*Engine, error) {
 	e := &Engine{Options: o}
 	if err := e.open(lifetime); err != nil {
-		return nil, errors.Join(err, e.Close(lifetime))
+		return nil, errors.Join(err, e.Abandon(lifetime))
 	}
 	return e, nil
 }
@@ -379,10 +379,16 @@ func writable(err error) error {
 }
 
 // Close ends the branches by force and closes the state. ctx bounds the branches and the limits.
-func (e *Engine) Close(ctx context.Context) error {
+func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, (*folding.Manager).Close) }
+
+// Abandon closes the state after a start that failed. The branches of the previous process stay
+// active for the next start. ctx is as in Close.
+func (e *Engine) Abandon(ctx context.Context) error { return e.close(ctx, (*folding.Manager).Leave) }
+
+func (e *Engine) close(ctx context.Context, branches func(*folding.Manager, context.Context) error) error {
 	var errs []error
 	if e.Branches != nil {
-		errs = append(errs, e.Branches.Close(ctx))
+		errs = append(errs, branches(e.Branches, ctx))
 	}
 	if e.Results != nil {
 		errs = append(errs, e.Results.Close())

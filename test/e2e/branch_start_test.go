@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,6 +102,60 @@ func TestUnusableDatabase(t *testing.T) {
 				t.Errorf("the branch is %+v once the file is restored", s)
 			}
 		})
+	}
+}
+
+// After a crash, a start that fails ends no branches: the next one continues them.
+func TestFailedStartsKeepBranches(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), `budgets: {limits: [{name: all, per: all, tokens: 1M, window: 1mo}]}
+`))
+	cmd := g.command("run", "--listen", "127.0.0.1:0")
+	out := &buffer{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it is killed before, unless a step fails
+	until(t, "the gateway listens", func() bool { return listening.MatchString(out.String()) })
+	c := mcpclient.HTTP(listening.FindStringSubmatch(out.String())[1], mcpclient.Modern)
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, c, ctx, map[string]any{}).BranchID
+	_ = c.Close()
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+
+	fails := func(says string, args ...string) {
+		t.Helper()
+		var exit *exec.ExitError
+		cmd := g.command(append([]string{"run"}, args...)...)
+		cmd.Stderr = nil
+		_, err := cmd.Output()
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(exit.Stderr), says) {
+			t.Errorf("foldgate run: %v, want status 1 and %q", err, says)
+		}
+	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	fails("another program has this port", "--listen", other.Addr().String())
+	limits := filepath.Join(g.dir, "state", "budgets.db")
+	good, err := os.ReadFile(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, limits, strings.Repeat("this is a text file\n", 400))
+	fails("budgets.db", "--listen", "127.0.0.1:0")
+	write(t, limits, string(good))
+
+	c = g.connect(ctx, "http", mcpclient.Modern)
+	if s := statusOf(t, c, ctx, b); s.Status != "active" {
+		t.Errorf("after the starts that failed the branch is %+v, want it active", s)
 	}
 }
 
