@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/server/auth"
@@ -22,6 +23,7 @@ type fakeRouter struct {
 	onServe  func(ctx context.Context, ex *Request) wire.Message
 	onNotify func(m wire.Message)
 	onCheck  func(h http.Header) *wire.Error // nil: all headers are right
+	closing  time.Duration                   // how long a session takes to close
 
 	mu       sync.Mutex
 	peers    []Peer
@@ -108,6 +110,7 @@ func (c *fakeSession) Notify(m wire.Message) {
 func (c *fakeSession) Answer(m wire.Message) { c.answers <- m }
 
 func (c *fakeSession) Close(reason string) {
+	time.Sleep(c.closing)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = append(c.closed, reason)

@@ -184,11 +184,7 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 // valid any more carries nothing from then on, and ends.
 func (srv *HTTP) Recheck() {
 	who := srv.opts.Access().Auth
-	for _, l := range srv.allSessions() {
-		if !who.Knows(l.caller) {
-			l.close("its principal may no longer use foldgate")
-		}
-	}
+	srv.closeSessions("its principal may no longer use foldgate", func(l *legacySession) bool { return !who.Knows(l.caller) })
 }
 
 // holds returns a function that reports whether the token of a request is still valid.
@@ -236,9 +232,7 @@ func (srv *HTTP) Shutdown(ctx context.Context) error {
 	}
 	srv.cancel(errShutdown)
 	<-idle
-	for _, l := range srv.allSessions() {
-		l.close(errShutdown.Error())
-	}
+	srv.closeSessions(errShutdown.Error(), func(*legacySession) bool { return true })
 	return err
 }
 

@@ -51,6 +51,28 @@ func TestShutdownDrains(t *testing.T) {
 	})
 }
 
+// Sessions close together: a server with many of them is not slower to end than with one.
+func TestSessionsCloseTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		router := newFakeRouter(nil)
+		router.closing = 30 * time.Second
+		e := NewHTTP(router, HTTPOptions{Log: testLog(t)})
+		for range 5 {
+			openIn(t, e)
+		}
+		start := time.Now()
+		if err := e.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != router.closing {
+			t.Errorf("Shutdown took %v, want %v", took, router.closing)
+		}
+		if _, closed := router.counts(); closed != 5 {
+			t.Errorf("%d sessions closed, want 5", closed)
+		}
+	})
+}
+
 func TestServeHTTPLifecycle(t *testing.T) {
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {

@@ -141,16 +141,27 @@ func (srv *HTTP) expireSessions() {
 		case <-srv.drain:
 			return
 		}
+		srv.closeSessions("idle for "+srv.opts.SessionIdle.String(), func(l *legacySession) bool {
+			idle, at := l.idleSince()
+			return idle && time.Since(at) >= srv.opts.SessionIdle
+		})
 		for _, l := range srv.allSessions() {
-			if idle, at := l.idleSince(); idle && time.Since(at) >= srv.opts.SessionIdle {
-				l.close("idle for " + srv.opts.SessionIdle.String())
-				continue
-			}
 			l.mu.Lock()
 			l.forget()
 			l.mu.Unlock()
 		}
 	}
+}
+
+// closeSessions closes those sessions together, because each may wait for its branches' ends to be stored.
+func (srv *HTTP) closeSessions(reason string, which func(*legacySession) bool) {
+	var closing sync.WaitGroup
+	for _, l := range srv.allSessions() {
+		if which(l) {
+			closing.Go(func() { l.close(reason) })
+		}
+	}
+	closing.Wait()
 }
 
 // hold keeps the session from expiring. It fails on a closed one.
