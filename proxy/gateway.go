@@ -201,15 +201,17 @@ func anyone(c *config.Config) string {
 // groups, and closes the state. If the gateway never served a host, the branches of the previous
 // process stay active. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
-	for _, s := range g.router.Sessions("") {
-		s.Close(server.Shutdown)
-	}
-	g.reloading.Lock() // a reload under way ends first
-	g.end()
-	g.reloading.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		var closing sync.WaitGroup
+		for _, s := range g.router.Sessions("") { // together: each may wait for the ends of its branches to be stored
+			closing.Go(func() { s.Close(server.Shutdown) })
+		}
+		closing.Wait()
+		g.reloading.Lock() // a reload under way ends first
+		g.end()
+		g.reloading.Unlock()
 		g.servers.Close()
 		g.wg.Wait()
 		g.bridge.Wait()
@@ -220,6 +222,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		g.Log.Warn("shutdown did not finish in time")
+		g.end()
 	}
 	if !g.served.Load() {
 		return g.Abandon(ctx)

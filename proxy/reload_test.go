@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"testing"
@@ -19,6 +20,28 @@ func (r *rig) apply(next config.Config) {
 	next.Sum = "of a file that is not empty"
 	if _, err := r.g.apply(next); err != nil {
 		r.t.Fatal(err)
+	}
+}
+
+// The context of Close also bounds a reload that hangs.
+func TestCloseDoesNotWaitForAReload(t *testing.T) {
+	r := newRig(t, true, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.g.reloading.Lock()
+	defer r.g.reloading.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		r.closing.Do(func() { _ = r.g.Close(ctx) }) // may say that the state was not closed in time
+	}()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close waits for the reload")
+	}
+	if r.g.lifetime.Err() == nil {
+		t.Error("the gateway works on after Close")
 	}
 }
 
