@@ -8,12 +8,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -213,6 +215,7 @@ type document struct {
 	lines  map[string]int         // by key
 	order  []string               // the keys of the upstreams
 	texts  []unreadable           // values that their type can't read
+	named  map[string]ast.Node    // by anchor
 	faults []Fault                // of ${NAME}
 
 	lenient bool     // see FindState
@@ -220,7 +223,7 @@ type document struct {
 }
 
 func newDocument(env func(string) (string, bool)) *document {
-	return &document{env: env, places: map[*token.Token]place{}, lines: map[string]int{}}
+	return &document{env: env, places: map[*token.Token]place{}, lines: map[string]int{}, named: map[string]ast.Node{}}
 }
 
 // stateKeys match the keys whose values [FindState] needs.
@@ -276,6 +279,7 @@ func (d *document) walk(n ast.Node, at place) {
 	case *ast.TagNode:
 		d.walk(n.Value, at)
 	case *ast.AnchorNode:
+		d.named[n.Name.String()] = n.Value
 		d.walk(n.Value, at)
 	case *ast.AliasNode:
 		d.places[n.Value.GetToken()] = at
@@ -296,30 +300,70 @@ func (d *document) walk(n ast.Node, at place) {
 			}
 			return v
 		})
-		d.read(n, at, n.Value)
-	case *ast.IntegerNode, *ast.FloatNode:
-		d.read(n, at, n.GetToken().Value)
 	}
+	d.read(n, at)
 }
 
-// read notes a value that its type can't read.
-func (d *document) read(n ast.Node, at place, text string) {
+// read notes a value that its type can't read, if the decoder changes it or refuses it without a position.
+func (d *document) read(n ast.Node, at place) {
 	if at.is == nil {
 		return
 	}
-	msg := ""
-	if at.is == reflect.TypeFor[time.Duration]() {
-		if _, err := time.ParseDuration(text); err != nil && n.Type() == ast.StringType {
-			msg = "must be " + describe(at.is) + "; there is no unit for days"
+	value, text := n, n.GetToken().Value
+	if alias, ok := n.(*ast.AliasNode); ok {
+		if value = d.named[alias.Value.String()]; value == nil {
+			return
 		}
-	} else if v, ok := reflect.New(at.is).Interface().(encoding.TextUnmarshaler); ok {
-		if err := v.UnmarshalText([]byte(text)); err != nil {
-			msg = err.Error()
-		}
+		text = value.GetToken().Value
 	}
-	if msg != "" {
+	switch v := value.(type) {
+	case *ast.StringNode:
+		text = v.Value
+	case *ast.SequenceNode:
+		text = "[...]"
+	case *ast.MappingNode:
+		text = "{...}"
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+	case *ast.TagNode:
+		if at.is.Kind() == reflect.Slice && v.Value.Type() != ast.SequenceType {
+			d.texts = append(d.texts, unreadable{at, "must be a list, such as [first, second]", line(n)})
+		}
+		return
+	default: // what they hold is read by itself; null is the zero value
+		return
+	}
+	if msg := unfit(at.is, text); msg != "" {
 		d.texts = append(d.texts, unreadable{at, msg, line(n)})
 	}
+}
+
+// unfit returns what is wrong with a text for a value of type t, "" for nothing or if the decoder says it.
+func unfit(t reflect.Type, text string) string {
+	switch of := reflect.New(t).Interface().(type) {
+	case *time.Duration:
+		if _, err := time.ParseDuration(text); err != nil {
+			return "must be " + describe(t) + "; there is no unit for days"
+		}
+	case *time.Time:
+		if of.UnmarshalText([]byte(text)) != nil {
+			return "must be " + describe(t)
+		}
+	case encoding.TextUnmarshaler:
+		if err := of.UnmarshalText([]byte(text)); err != nil {
+			return err.Error()
+		}
+	case *int, *float64: // the decoder cuts fractions
+		// YAML spells infinity and NaN with a dot, and allows _ between digits.
+		goText := strings.NewReplacer("_", "", ".inf", "inf", ".nan", "nan").Replace(strings.ToLower(text))
+		switch f, err := strconv.ParseFloat(goText, 64); {
+		case err != nil:
+		case math.IsInf(f, 0), math.IsNaN(f), t.Kind() == reflect.Int && f != math.Trunc(f):
+			return "must be " + describe(t)
+		case t.Kind() == reflect.Int && math.Abs(f) >= 1<<63:
+			return "is too large"
+		}
+	}
+	return ""
 }
 
 // typeOf returns the type of the values that t holds under name, without a pointer to it; nil if
@@ -460,6 +504,8 @@ func describe(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "a time with its unit, such as 90m or 24h"
+	case t == reflect.TypeFor[time.Time]():
+		return "a time such as 2030-12-31T00:00:00Z"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	case t.Kind() == reflect.Int:
