@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -183,6 +184,33 @@ func TestUnknownNames(t *testing.T) {
 	}
 	for _, args := range [][]string{{"--principal", "ali*"}, {"--team", "da*"}, {"--tool", "read_*", "--server", "files"}, {"--principal", "alcie", "--no-index"}} {
 		succeeds(t, file, append([]string{"trace"}, args...)...)
+	}
+}
+
+// An empty filter, as from a shell variable that is not set, selects nothing, and main is no depth.
+func TestEmptyFilters(t *testing.T) {
+	file := auditState(t)
+	for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"trace", "erase"}, {"stats"}} {
+		refused := func(flag, value, want string) {
+			out, errOut, code := runs(t, append(command, "--config", file, "--principal=alice", "--"+flag+"="+value)...)
+			if code != exitUsage || out != "" || !strings.Contains(errOut, "--"+flag+": "+want) {
+				t.Errorf("%q --%s=%s: code %d, %s%s", command, flag, value, code, out, errOut)
+			}
+		}
+		for _, f := range query.Fields {
+			switch f.At(&query.Filter{}).(type) {
+			case *bool:
+			case *int:
+				refused(f.Name, "0", "0 is main: use --main")
+			case *[]string:
+				refused(f.Name, "", "is empty")
+				refused(f.Name, "a,", "is empty")
+			default:
+				refused(f.Name, "", "is empty")
+			}
+		}
+		refused("context", "~", "is empty")
+		refused("instance", "", "is empty")
 	}
 }
 

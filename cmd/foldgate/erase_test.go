@@ -38,9 +38,9 @@ func TestErase(t *testing.T) {
 	}{
 		{nil, "name the records by a filter"}, {[]string{"--yes"}, "name the records by a filter"},
 		{[]string{"--journal", "--yes"}, "name the records by a filter"}, {[]string{"--verbose", "--yes"}, "name the records by a filter"},
-		{[]string{"--main=false", "--yes"}, "name the records by a filter"}, {[]string{"--depth", "0", "--yes"}, "name the records by a filter"},
-		{[]string{"--principal", "", "--yes"}, "--principal is empty"}, {[]string{"--tool", "read_file", "--since", "", "--yes"}, "--since is empty"},
-		{[]string{"--tool", "", "--yes"}, "--tool is empty"},
+		{[]string{"--main=false", "--yes"}, "name the records by a filter"}, {[]string{"--depth", "0", "--yes"}, "--depth: 0 is main: use --main"}, {[]string{"--tool", "read_file", "--depth", "0", "--yes"}, "use --main"},
+		{[]string{"--principal", "", "--yes"}, "--principal: is empty"}, {[]string{"--tool", "read_file", "--since", "", "--yes"}, "--since: is empty"},
+		{[]string{"--tool", "", "--yes"}, "--tool: is empty"},
 		{[]string{"--principal", "nobody", "--yes"}, `"nobody"`}, {[]string{"--seq", "3-2", "--yes"}, "--seq"}, {[]string{"--seq", "0"}, "--seq"},
 	} {
 		if _, errOut, code := runs(t, append([]string{"trace", "erase", "--config", file}, c.args...)...); code != exitUsage || !strings.Contains(errOut, c.want) {

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/export"
@@ -135,6 +136,12 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 	t.filter.Since, since = parseTime("--since", t.since)
 	t.filter.Until, until = parseTime("--until", t.until)
 	t.filter.Context = strings.ReplaceAll(t.filter.Context, "~", "") // tables cut contexts so
+	if err := noneEmpty(cmd); err != nil {
+		return nil, err
+	}
+	if cmd.Flags().Changed("depth") && t.filter.Depth == 0 {
+		return nil, query.Usagef("depth", "0 is main: use --main, or a depth from 1 to %d", contextpath.MaxCallDepth)
+	}
 	seq := t.filter.ParseSeq(t.seq)
 	if err := cmp.Or(since, until, seq, t.filter.Validate()); err != nil {
 		return nil, err
@@ -151,6 +158,22 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 		return nil, err
 	}
 	return dirs, nil
+}
+
+// noneEmpty returns an error for a flag without a value, such as one from a shell variable that is not set:
+// an empty filter selects everything.
+func noneEmpty(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		empty := f.Value.String() == ""
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			all := list.GetSlice()
+			empty = len(all) == 0 || slices.Contains(all, "")
+		}
+		if empty && err == nil {
+			err = query.Usagef(f.Name, "is empty: give it a value, or leave it out")
+		}
+	})
+	return err
 }
 
 func (t *traceFlags) contexts() *cobra.Command {
@@ -341,15 +364,6 @@ trace erases by itself, if it serves HTTP; one on standard input and output must
 be stopped first. Without --yes the command only says what it would erase.`,
 		Example: "  foldgate trace erase --principal alice --until 30d\n  foldgate trace erase --chain env_0198... --yes",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var empty error
-			cmd.Flags().Visit(func(f *pflag.Flag) { // such as a shell variable that is not set
-				if v := f.Value.String(); v == "" || v == "[]" {
-					empty = usageError{fmt.Errorf("erase: --%s is empty (nothing was erased)", f.Name)}
-				}
-			})
-			if empty != nil {
-				return empty
-			}
 			dirs, err := t.selection(cmd)
 			if err != nil {
 				return err

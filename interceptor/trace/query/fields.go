@@ -31,7 +31,7 @@ var Fields = []Field{
 	{"ancestors", "with --context: above it instead", "above it", false, func(f *Filter) any { return &f.Ancestors }},
 	{"main", "records in no context", "in no branch", false, func(f *Filter) any { return &f.Main }},
 	{"roots", "records in contexts of one level", "in branches of one level", false, func(f *Filter) any { return &f.Roots }},
-	{"depth", "records in contexts of so many levels", "levels of the branch", false, func(f *Filter) any { return &f.Depth }},
+	{"depth", "records in contexts of so many levels, from 1", "levels of the branch", false, func(f *Filter) any { return &f.Depth }},
 	{"type", "records in contexts of this type: br, ctx, reason, ...", "of the context: br, ctx", false, func(f *Filter) any { return &f.Type }},
 	{"conclusions", "the conclusions of contexts", "of branches", false, func(f *Filter) any { return &f.Conclusions }},
 	{"session", "records of this session", "a host's session", false, func(f *Filter) any { return &f.Session }},
