@@ -57,6 +57,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetIn(in)
 	root.SetOut(render.Plain(out))
 	root.SetErr(errOut)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	checkArgs(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
@@ -130,12 +133,17 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 	})
 	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newPins(a), newConsole(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(a), newDoctor(a), newVersion())
-	checkArgs(root)
 	return root
 }
 
 // checkArgs turns wrong arguments of cmd and its subcommands into usage errors that name the help.
 func checkArgs(cmd *cobra.Command) {
+	switch {
+	case cmd.Name() == "help" && cmd.HasParent():
+		cmd.Args = topic
+	case !cmd.Runnable(): // cobra checks no arguments of a command that only has subcommands
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	if args := cmd.Args; args != nil {
 		cmd.Args = func(cmd *cobra.Command, got []string) error {
 			if err := args(cmd, got); err != nil {
@@ -147,11 +155,7 @@ func checkArgs(cmd *cobra.Command) {
 					err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), got[0])
 				}
 				if len(got) > 0 && cmd.HasSubCommands() {
-					var names []string
-					for _, c := range cmd.Commands() {
-						names = append(names, c.Name())
-					}
-					guess = didYouMean(got[0], names, "")
+					guess = didYouMean(got[0], subcommands(cmd), "")
 					if _, err := os.Stat(got[0]); err == nil && !cmd.HasParent() {
 						guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", got[0])
 					}
@@ -181,6 +185,22 @@ func missingArgument(cmd *cobra.Command) error {
 // isConfiguration reports whether an argument is called as a configuration.
 func isConfiguration(arg string) bool {
 	return slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
+}
+
+// topic checks the arguments of help: they name a command.
+func topic(cmd *cobra.Command, args []string) error {
+	found, rest, err := cmd.Root().Find(args)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("unknown command %q for %q%s", rest[0], found.CommandPath(), didYouMean(rest[0], subcommands(found), ""))
+	}
+	return err
+}
+
+func subcommands(cmd *cobra.Command) (names []string) {
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return names
 }
 
 // count returns "1 thing" or "n things".

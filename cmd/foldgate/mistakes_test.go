@@ -98,6 +98,8 @@ var mistakes = []struct {
 	// The command line and files.
 	{"command mistyped", "", "chek", `"chek"`, `did you mean check\?`, 2},
 	{"subcommand mistyped", "", "trace contxts", `"contxts"`, `did you mean contexts\?`, 2},
+	{"shell mistyped", "", "completion zsch", `"zsch"`, `did you mean zsh\?`, 2},
+	{"help of a command mistyped", "", "help trace verfy", `"verfy" for "foldgate trace"`, `did you mean verify\?`, 2},
 	{"flag mistyped", "", "check --confg x", `--confg`, `did you mean --config\?`, 2},
 	{"configuration as an argument", "{}\n", "check foldgate.yaml", `check takes no configuration as an argument`, `: foldgate check --config foldgate.yaml$`, 2},
 	{"configuration as an argument of a subcommand", "{}\n", "trace stats foldgate.yaml", `stats takes no configuration`, `: foldgate trace stats --config foldgate.yaml$`, 2},
