@@ -130,9 +130,8 @@ func (im *Importer) learn() error {
 	}
 	for key, v := range lookup(config, []string{"upstreams"}) {
 		fields, _ := v.(map[string]any)
-		s := server{command: texts(fields["command"]), env: table(fields["env"]), headers: table(fields["headers"])}
-		s.url, _ = fields["url"].(string)
-		s.cwd, _ = fields["cwd"].(string)
+		f := settings{fields: fields} // the gateway tells what is wrong
+		s := server{command: f.texts("command"), env: f.table("env"), headers: f.table("headers"), url: f.text("url"), cwd: f.text("cwd")}
 		im.known[im.resolved(s).identity()] = key
 	}
 	return nil
@@ -173,21 +172,23 @@ func (im *Importer) resolved(s server) server {
 // read understands a server in any host's spelling, with ${NAME} for variables as in foldgate's
 // configuration. It fails for a server that foldgate can't be given.
 func (h Host) read(fields map[string]any) (s server, err error) {
-	s = spelled(fields)
+	f := settings{fields: fields}
+	s = f.spelled()
 	if fields["disabled"] == true || fields["enabled"] == false {
 		return s, fmt.Errorf("it is turned off")
 	}
-	kind, _ := fields["type"].(string)
-	if t, _ := fields["transport"].(string); t != "" {
-		kind = t
-	}
+	kind := cmp.Or(f.text("transport"), f.text("type"))
 	switch kind {
 	case "", "stdio", "local", "remote", "http", "streamable-http", "streamable_http", "streamableHttp", "sse":
 	default:
 		return s, fmt.Errorf("its type is %.40q; foldgate starts programs and calls streamable HTTP and HTTP+SSE", kind)
 	}
-	if len(texts(fields["env_keys"])) > 0 {
+	if len(f.texts("env_keys")) > 0 {
 		return s, fmt.Errorf("its secrets are in the keyring of %s", h.Title)
+	}
+	bearer, headers, variables := f.text("bearer_token_env_var"), f.table("env_http_headers"), f.texts("env_vars")
+	if f.err != nil {
+		return s, f.err
 	}
 	expand := func(text string) string {
 		if err != nil {
@@ -211,13 +212,13 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 		}
 		return "${" + name + "}"
 	}
-	if name, _ := fields["bearer_token_env_var"].(string); name != "" {
-		s.headers["Authorization"] = "Bearer " + named(name)
+	if bearer != "" {
+		s.headers["Authorization"] = "Bearer " + named(bearer)
 	}
-	for header, name := range table(fields["env_http_headers"]) {
+	for header, name := range headers {
 		s.headers[header] = named(name)
 	}
-	for _, name := range texts(fields["env_vars"]) {
+	for _, name := range variables {
 		s.env[name] = named(name)
 	}
 	if err == nil && (len(s.command) == 0) == (s.url == "") {
@@ -226,59 +227,98 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 	return s, err
 }
 
-// spelled returns a server with its texts as the host has them.
-func spelled(fields map[string]any) server {
+// settings are the settings of a server. Their values have any kind.
+type settings struct {
+	fields map[string]any
+	err    error // names a setting of the wrong kind
+}
+
+// spelled returns the server with its texts as the host has them.
+func (f *settings) spelled() server {
 	s := server{env: map[string]string{}, headers: map[string]string{}}
-	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		v := fields[key]
-		text, _ := v.(string)
+	for _, key := range slices.Sorted(maps.Keys(f.fields)) {
 		switch spelling.Keys[key] {
 		case "command":
-			list := texts(v)
-			if text != "" {
+			var list []string
+			if _, isList := f.fields[key].([]any); isList {
+				list = f.texts(key)
+			} else if text := f.text(key); text != "" {
 				list = []string{text}
 			}
 			s.command = append(list, s.command...)
 		case "args":
-			s.command = append(s.command, texts(v)...)
+			s.command = append(s.command, f.texts(key)...)
 		case "url":
-			if text != "" {
-				s.url = text
-			}
+			s.url = cmp.Or(f.text(key), s.url)
 		case "cwd":
-			s.cwd = text
+			s.cwd = f.text(key)
 		case "env":
-			s.env = table(v)
+			s.env = f.table(key)
 		case "headers":
-			s.headers = table(v)
+			s.headers = f.table(key)
 		case "allow":
-			s.allow = texts(v)
+			s.allow = f.texts(key)
 		case "deny":
-			s.deny = texts(v)
-		case "":
+			s.deny = f.texts(key)
+		case "switch":
+			if _, ok := f.fields[key].(bool); !ok {
+				f.wrong(key, "true or false")
+			}
+		case "", "timeout":
 			s.lost = append(s.lost, key)
 		}
 	}
 	return s
 }
 
-// texts returns a list of texts, nil for anything else.
-func texts(v any) (list []string) {
-	items, _ := v.([]any)
+// wrong notes that a setting has not the kind that foldgate knows. null is an absent setting.
+func (f *settings) wrong(key, kind string) {
+	if f.err == nil && f.fields[key] != nil {
+		f.err = fmt.Errorf("its %s is not %s: correct it there", key, kind) // the value may be a secret
+	}
+}
+
+func (f *settings) text(key string) string {
+	text, ok := f.fields[key].(string)
+	if !ok {
+		f.wrong(key, "a text")
+	}
+	return text
+}
+
+func (f *settings) texts(key string) (list []string) {
+	items, ok := f.fields[key].([]any)
 	for _, item := range items {
-		list = append(list, fmt.Sprint(item))
+		text, is := scalar(item)
+		list, ok = append(list, text), ok && is
+	}
+	if !ok {
+		f.wrong(key, "a list of texts")
 	}
 	return list
 }
 
-// table returns a mapping of texts.
-func table(v any) map[string]string {
-	fields, _ := v.(map[string]any)
+func (f *settings) table(key string) map[string]string {
+	fields, ok := f.fields[key].(map[string]any)
 	m := map[string]string{}
 	for k, v := range fields {
-		m[k] = fmt.Sprint(v)
+		text, is := scalar(v)
+		m[k], ok = text, ok && is
+	}
+	if !ok {
+		f.wrong(key, "a table of texts")
 	}
 	return m
+}
+
+// scalar returns the text of a value. Hosts also pass numbers, true and false on as texts; a fraction may be
+// spelled in another way than in the file.
+func scalar(v any) (text string, ok bool) {
+	switch v.(type) {
+	case string, bool, json.Number, int64, uint64:
+		return fmt.Sprint(v), true
+	}
+	return "", false
 }
 
 var (

@@ -111,12 +111,45 @@ func TestImportKeeps(t *testing.T) {
 		`{}`: "no command",
 		`7`:  "no command",
 		`{"type": "http", "url": "https://x.example", "headers": {"A": "${X Y}"}}`: "only Claude Code",
+		// Of the wrong kind.
+		`{"command": "sh", "args": [1, null, "z"]}`:                   "its args is not a list of texts",
+		`{"command": "sh", "args": "-y"}`:                             "its args is not a list of texts",
+		`{"command": "sh", "args": [["a"]]}`:                          "its args is not a list of texts",
+		`{"command": ["sh", {}]}`:                                     "its command is not a list of texts",
+		`{"command": 7, "args": ["x"]}`:                               "its command is not a text",
+		`{"command": "sh", "env": {"Z": null}}`:                       "its env is not a table of texts",
+		`{"command": "sh", "env": {"L": ["a"]}}`:                      "its env is not a table of texts",
+		`{"command": "sh", "env": ["A=b"]}`:                           "its env is not a table of texts",
+		`{"command": "sh", "cwd": 7}`:                                 "its cwd is not a text",
+		`{"url": ["https://x.example"]}`:                              "its url is not a text",
+		`{"url": "https://x.example", "headers": {"A": {}}}`:          "its headers is not a table of texts",
+		`{"url": "https://x.example", "type": 7}`:                     "its type is not a text",
+		`{"command": "sh", "disabled": "yes"}`:                        "its disabled is not true or false",
+		`{"command": "sh", "env_vars": [{"name": "A"}]}`:              "its env_vars is not a list of texts",
+		`{"url": "https://x.example", "bearer_token_env_var": ["A"]}`: "its bearer_token_env_var is not a text",
 	} {
 		im := importer()
 		done, err := im.Import(h, put(t, []byte(`{"mcpServers": {"a": `+entry+`}}`)))
 		if err != nil || len(done) != 1 || done[0].Key != "" || !strings.Contains(done[0].Note, want) || len(im.Config) > 0 || len(im.Values) > 0 {
 			t.Errorf("%s: %+v, %v, want %q; configuration %s", entry, done, err, want, im.Config)
 		}
+	}
+}
+
+// Numbers are texts for programs, null is an absent setting, and a time limit is told as lost.
+func TestImportOtherKinds(t *testing.T) {
+	home(t)
+	h, err := Find("vscode")
+	if err != nil {
+		t.Fatal(err)
+	}
+	im := importer()
+	done, err := im.Import(h, put(t, []byte(`{"servers": {"a": {"command": "sh", "args": [1e2, true], "env": {"PORT": 8080}, "cwd": null, "timeout": 7}}}`)))
+	if err != nil || len(done) != 1 || done[0].Note != "" || !slices.Equal(done[0].Lost, []string{"timeout"}) {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	if got := string(im.Config); !strings.Contains(got, `["sh", "1e2", "true"]`) || !strings.Contains(got, `PORT: "8080"`) {
+		t.Error(got)
 	}
 }
 
