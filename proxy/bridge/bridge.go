@@ -71,7 +71,7 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 		return &w, &w
 	case host.Modern:
 		w := &legacyServer{
-			sharedConn: shared(), b: b, log: log, level: noLevel, listening: map[*conn.Request]string{},
+			sharedConn: shared(), b: b, key: server, log: log, level: noLevel, listening: map[*conn.Request]string{},
 		}
 		return w, w
 	case modern:

@@ -25,6 +25,7 @@ import (
 type legacyServer struct {
 	sharedConn
 	b       *Bridge
+	key     string // of the upstream
 	log     *slog.Logger
 	replies atomic.Int64 // of foldgate's own under way
 
@@ -136,12 +137,18 @@ func (s *legacyServer) startOrResume(ctx context.Context, round *conn.Request) (
 	s.b.mu.Lock()
 	call := s.b.calls[state]
 	s.b.mu.Unlock()
-	if call == nil || call.principal != round.Call.Origin.Principal || call.method != round.Method || call.name != named(round) {
+	if call == nil || !call.at(s, round) || call.principal != round.Call.Origin.Principal || call.method != round.Method || call.name != named(round) {
 		return nil, errNotSuspended
 	}
 	round.Call.Origin.Correlates = append(round.Call.Origin.Correlates, call.first)
 	call.resume(round)
 	return call, nil
+}
+
+// at reports whether the server of the call is the one that a round at s is for: another server may have a
+// tool of the same name. The round may come on another connection, and goes to all candidates in turn.
+func (call *suspendedCall) at(s *legacyServer, round *conn.Request) bool {
+	return call.server.key == s.key || slices.Contains(round.Call.Target.Candidates, call.server.key)
 }
 
 // named returns the tool, prompt or resource that a request names. The Target may have another

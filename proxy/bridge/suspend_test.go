@@ -297,6 +297,18 @@ func TestRoundNamesItsCall(t *testing.T) {
 			t.Errorf("a round that names %s: %v, want %v", name, err, want)
 		}
 	}
+	for _, at := range []struct { // another connection
+		key        string
+		candidates []string
+		want       error
+	}{{"up", nil, nil}, {"other", nil, errNotSuspended}, {"other", []string{"other", "third"}, errNotSuspended}, {"other", []string{"other", "up"}, nil}} {
+		w, _ := b.Wrap(at.key, conn.Host{Modern: true}, &fakeConn{}, drop{})
+		round := roundOf(fmt.Sprintf(`{"name":"greet","requestState":%q}`, call.state))
+		round.Call.Target.Candidates = at.candidates
+		if _, err := w.(*legacyServer).startOrResume(t.Context(), round); !errors.Is(err, at.want) {
+			t.Errorf("a round at %s of %v: %v, want %v", at.key, at.candidates, err, at.want)
+		}
+	}
 	b.forget(call, nil)
 }
 
