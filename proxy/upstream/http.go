@@ -206,11 +206,12 @@ func readBody(resp *http.Response, max int) ([]byte, error) {
 	if resp.ContentLength > int64(max) {
 		return nil, tooLarge(int(resp.ContentLength), max)
 	}
-	if n := resp.ContentLength; n > 0 {
+	if n := resp.ContentLength; n > 0 && n <= 1<<20 {
 		body := make([]byte, n)
 		_, err := io.ReadFull(resp.Body, body)
 		return body, err
 	}
+	// A length is only a promise: memory grows with the bytes that arrive.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(max)+1))
 	if err == nil && len(body) > max {
 		err = tooLarge(0, max)
