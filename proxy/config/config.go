@@ -611,6 +611,18 @@ func (u *Upstream) NamePrefix(key string) string {
 	return key
 }
 
+// ByPrefix finds the upstream that a shown name belongs to by the longest prefix that fits, and the
+// upstream's own name. An upstream without a prefix is never found.
+func (c *Config) ByPrefix(shown string) (key, own string, ok bool) {
+	for k, u := range c.Upstreams {
+		rest, fits := strings.CutPrefix(shown, u.NamePrefix(k)+"__")
+		if fits && u.NamePrefix(k) != "" && (!ok || len(rest) < len(own)) {
+			key, own, ok = k, rest, true
+		}
+	}
+	return key, own, ok
+}
+
 // PinMode returns what becomes of definitions of an upstream that are not approved: off, warn or hold.
 func (c *Config) PinMode(upstream string) string {
 	if u := c.Upstreams[upstream]; u != nil && u.Pins != "" {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 func noEnv(string) (string, bool) { return "", false }
@@ -280,6 +282,28 @@ func TestFindState(t *testing.T) {
 		}
 		if _, err := Load(file); err == nil {
 			t.Errorf("%s: Load has no fault", text)
+		}
+	}
+}
+
+// A policy test asks for the server with the longest prefix that fits.
+func TestPolicyTestFindsTheServer(t *testing.T) {
+	none := ""
+	c := Config{Upstreams: map[string]*Upstream{"a": {}, "a__b": {}, "bare": {Prefix: &none}}, Policy: policy.Config{
+		Rules: []policy.Rule{{Name: "a__b", Deny: []string{"**"}, When: `server == "a__b"`}, {Name: "a", Deny: []string{"**"}, When: `server == "a"`}},
+	}}
+	file := filepath.Join(t.TempDir(), "tests.yaml")
+	text := "- {tool: a__b__read, expect: deny, rule: a__b}\n- {tool: a__read, expect: deny, rule: a}\n- {tool: read, expect: allow}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	results, err := c.TestPolicy(file, func(string) bool { return false }, func(name string) string { return name })
+	if err != nil || len(results) != 3 {
+		t.Fatalf("%+v, err %v", results, err)
+	}
+	for _, r := range results {
+		if !r.OK {
+			t.Errorf("%s: want %s, got %+v", r.Test, r.Want, r.Decision)
 		}
 	}
 }

@@ -80,10 +80,8 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(
 		if t.Scopes != nil {
 			q.Scopes = t.Scopes
 		}
-		for _, key := range c.UpstreamKeys() {
-			if prefix := c.Upstreams[key].NamePrefix(key); q.Server == "" && q.Kind != policy.Resource && strings.HasPrefix(q.Name, prefix+"__") {
-				q.Server = key
-			}
+		if q.Server == "" && q.Kind != policy.Resource {
+			q.Server, _, _ = c.ByPrefix(q.Full)
 		}
 		if t.Branch {
 			q.Branch = "br_test"
