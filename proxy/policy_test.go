@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -260,5 +261,46 @@ func TestRefusedUnsubscribeEndsNothing(t *testing.T) {
 			}
 			r.close()
 		})
+	}
+}
+
+// The record of a call of an unknown tool names a server, and the policy as the reason, only if that server
+// hides the tool.
+func TestUnknownToolIsOfTheServerThatHidesIt(t *testing.T) {
+	none := ""
+	r := newRigWith(t, false, map[string]fakeUpstream{"bare": echoUpstream("2025-11-25"), "b": echoUpstream("2025-11-25"), "b__c": echoUpstream("2025-11-25")}, func(c *config.Config) {
+		c.Upstreams["bare"].Prefix = &none
+		c.Upstreams["bare"].Tools.Allow = []string{"echo"}
+		c.Upstreams["b"].Tools.Deny = []string{"own"}
+		c.Upstreams["b__c"].Tools.Deny = []string{"own"}
+	})
+	r.initialize()
+	r.ok("tools/list", `{}`)
+	type named struct{ Reason, Server, Tool string }
+	var want []named
+	for _, tt := range []struct {
+		tool string
+		want named
+	}{
+		{"typo", named{trace.ReasonInvalid, "", "typo"}},
+		{"b__typo", named{trace.ReasonInvalid, "", "b__typo"}},
+		{"own", named{trace.ReasonPolicy, "bare", "own"}},
+		{"b__own", named{trace.ReasonPolicy, "b", "own"}},
+		{"b__c__own", named{trace.ReasonPolicy, "b__c", "own"}},
+	} {
+		r.exchange(t.Context(), "tools/call", `{"name":"`+tt.tool+`"}`)
+		want = append(want, tt.want)
+	}
+	var got []named
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := rec.Audit.Decision; d != nil {
+			got = append(got, named{d.Reason, rec.Audit.Server, rec.Audit.Tool})
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("recorded %+v, want %+v", got, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -94,6 +95,14 @@ func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 		l.Rest = []rawjson.Member{}
 	}
 	return cursor
+}
+
+// has reports whether an item of the list, which may be nil, has a name.
+func (l *List) has(k Kind, name string) bool {
+	return l != nil && slices.ContainsFunc(l.Items, func(raw json.RawMessage) bool {
+		own, _ := rawjson.GetString(raw, kinds[k].id)
+		return own == name
+	})
 }
 
 // Page returns the list as one page, compact, for [List.AddPage].
@@ -272,12 +281,16 @@ func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, b
 // shows reports whether the configuration shows a tool of a server in keys, by the name that the server gives it.
 func (r *Rules) shows(server, tool string) bool { return r.cfg.Upstreams[server].Tools.Selects(tool) }
 
-// Hidden returns the server, and its own name, of a tool that the configuration does not show.
-func (r *Rules) Hidden(shown string) (server, own string, ok bool) {
+// Hidden returns the server, and its own name, of a tool that the configuration does not show. The longest
+// prefix that fits decides. If none fits, it is a tool of a server without a prefix only if that server lists
+// it. list returns the list of a server, nil if it has none.
+func (r *Rules) Hidden(shown string, list func(server string) *List) (server, own string, ok bool) {
+	if server, own, ok = r.cfg.ByPrefix(shown); ok {
+		return server, own, !r.shows(server, own)
+	}
 	for _, key := range r.keys {
-		own, ok := strings.CutPrefix(shown, FullName(r.prefix(key), ""))
-		if ok && !r.shows(key, own) {
-			return key, own, true
+		if r.prefix(key) == "" && !r.shows(key, shown) && list(key).has(Tools, shown) {
+			return key, shown, true
 		}
 	}
 	return "", "", false

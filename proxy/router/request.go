@@ -305,7 +305,7 @@ func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e ca
 	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
 	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, rt.similar(s, c.Origin.Identity, name), down)
-	server, own, hidden := st.Rules.Hidden(name)
+	server, own, hidden := st.Rules.Hidden(name, func(server string) *catalog.List { return s.lists(st.Server(server)).peek(catalog.Tools) })
 	if e.Server != "" {
 		server, own, hidden = e.Server, e.Name, true
 		ref.Rule = st.Rules.Visible(catalog.Tools, c.Origin.Identity, e).Rule
