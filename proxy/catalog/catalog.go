@@ -6,6 +6,7 @@ package catalog
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -175,7 +176,11 @@ type Catalog struct {
 	legacy, modern json.RawMessage
 
 	mu    sync.Mutex
-	parts map[string]*Catalog // by caller, and by what the caller sees
+	sees  map[string][sha256.Size]byte   // by caller, a hash of what the caller sees
+	parts map[[sha256.Size]byte]*Catalog // by that hash
+
+	listing [2]sync.Once // for hosts that do not search, and for those that do
+	listed  [2]*Catalog
 
 	indexed, counted sync.Once
 	index            *index // made by the first search

@@ -58,25 +58,22 @@ func (c *Catalog) Listed(search bool) *Catalog {
 	if c.kind != Tools || !tools.Searchable() {
 		return c
 	}
-	key := "listed"
+	at := 0
 	if search {
-		key = "listed to search"
+		at = 1
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if part := c.parts[key]; part != nil {
-		return part
-	}
-	part := c.part(func(shown string, e Entry) bool {
-		own := e.Server == ""
-		return search && (own || globs.Any(tools.Always, shown)) || !search && !(own && config.ForSearch(shown))
+	c.listing[at].Do(func() {
+		part := c.part(func(shown string, e Entry) bool {
+			own := e.Server == ""
+			return search && (own || globs.Any(tools.Always, shown)) || !search && !(own && config.ForSearch(shown))
+		})
+		if search && len(tools.Always) == 0 {
+			part.Lists = nil
+		}
+		part.render(c.Rules.cfg.Authenticates())
+		c.listed[at] = part
 	})
-	if search && len(tools.Always) == 0 {
-		part.Lists = nil
-	}
-	part.render(c.Rules.cfg.Authenticates())
-	c.keep(key, part)
-	return part
+	return c.listed[at]
 }
 
 // The weights of the fields of a definition, and the constants of BM25.

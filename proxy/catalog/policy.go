@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strconv"
 
@@ -9,8 +10,11 @@ import (
 	"github.com/foldgate/foldgate/proxy/policy"
 )
 
-// maxParts bounds the parts of a catalog that are kept for callers. Beyond it they are made again.
-const maxParts = 256
+// Bounds of what a catalog remembers for callers. Beyond them something is forgotten, and made again.
+const (
+	maxCallers = 4096
+	maxParts   = 256 // different ones
+)
 
 // For returns the part of the catalog that a caller may see: the catalog itself if that is all of
 // it. Callers who may see the same share a part.
@@ -20,28 +24,46 @@ func (c *Catalog) For(id interceptor.Identity) *Catalog {
 	}
 	caller := fmt.Sprintf("%q", []any{id.Principal, id.Team, id.Roles, id.Scopes})
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if part := c.parts[caller]; part != nil {
+	part := c.parts[c.sees[caller]]
+	c.mu.Unlock()
+	if part != nil {
 		return part
 	}
 	var seen []byte // for each name, whether the caller sees it
-	part := c.part(func(_ string, e Entry) bool {
+	part = c.part(func(_ string, e Entry) bool {
 		visible := c.Rules.Visible(c.kind, id, e).Allowed
 		seen = strconv.AppendBool(seen, visible)
 		return visible
 	})
-	same := "same " + string(seen) // no caller: those begin with a bracket
-	switch known := c.parts[same]; {
-	case len(part.Order) == len(c.Order):
+	if len(part.Order) == len(c.Order) {
 		part = c
-	case known != nil:
-		part = known
-	default:
+	}
+	sum := sha256.Sum256(seen)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	remember(&c.sees, caller, sum, maxCallers)
+	if known := c.parts[sum]; known != nil {
+		return known
+	}
+	if part != c {
 		part.render(c.Rules.cfg.Authenticates())
 	}
-	c.keep(caller, part)
-	c.keep(same, part)
+	remember(&c.parts, sum, part, maxParts)
 	return part
+}
+
+// remember puts a value into a map of at most so many. If the map is full, it forgets another one.
+func remember[K comparable, V any](m *map[K]V, key K, value V, most int) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	for other := range *m {
+		if len(*m) < most {
+			break
+		}
+		delete(*m, other)
+	}
+	(*m)[key] = value
 }
 
 // part returns the part with the items that fit, which is not rendered yet.
@@ -54,14 +76,6 @@ func (c *Catalog) part(fits func(shown string, e Entry) bool) *Catalog {
 		}
 	}
 	return part
-}
-
-// keep keeps a part of the catalog. The caller holds c.mu.
-func (c *Catalog) keep(key string, part *Catalog) {
-	if len(c.parts) >= maxParts || c.parts == nil {
-		c.parts = map[string]*Catalog{}
-	}
-	c.parts[key] = part
 }
 
 // The types of what a completion/complete refers to.

@@ -2,6 +2,8 @@ package catalog
 
 import (
 	"encoding/json"
+	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -69,5 +71,46 @@ func TestPermitOfARemovedUpstream(t *testing.T) {
 				t.Errorf("%s: %+v", k.Method(), d)
 			}
 		}
+	}
+}
+
+// A catalog remembers what callers see, also of many at once, within bounds.
+func TestForRemembersManyCallers(t *testing.T) {
+	r := rulesOf(policy.Config{Default: "deny", Rules: []policy.Rule{
+		{Name: "analysts", Who: policy.Who{Role: "analyst"}, Allow: []string{"up__a"}},
+		{Name: "own", Allow: []string{"**"}, When: "tool == 'up__' + principal"},
+	}})
+	l := &List{Items: []json.RawMessage{[]byte(`{"name":"a"}`), []byte(`{"name":"b"}`)}}
+	c := r.Merge(Tools, []*List{l})
+	caller := func(i int) interceptor.Identity {
+		return interceptor.Identity{Principal: "p" + strconv.Itoa(i), Roles: [][]string{{"analyst"}, nil}[i%2]}
+	}
+	first := [2]*Catalog{c.For(caller(0)), c.For(caller(1))}
+	if len(first[0].Order) != 1 || len(first[1].Order) != 0 {
+		t.Fatalf("callers see %v and %v", first[0].Order, first[1].Order)
+	}
+	var all sync.WaitGroup
+	for g := range 4 {
+		all.Go(func() {
+			for i := range 1000 {
+				if i = (i + 250*g) % 1000; c.For(caller(i)) != first[i%2] {
+					t.Errorf("the part of caller %d was made again", i)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range maxCallers {
+		c.For(caller(1000 + i))
+	}
+	if len(c.sees) > maxCallers || len(c.parts) != 2 {
+		t.Errorf("the catalog remembers %d callers and %d parts", len(c.sees), len(c.parts))
+	}
+	var m map[int]int
+	for i := range 5 {
+		remember(&m, i, i, 3)
+	}
+	if len(m) != 3 || m[4] != 4 {
+		t.Errorf("the map has %v", m)
 	}
 }
