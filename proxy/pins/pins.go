@@ -91,11 +91,14 @@ type Store struct {
 	// clean takes the secrets out of a text before it is written. nil writes none.
 	clean func([]byte) ([]byte, error)
 
-	mu   sync.Mutex
-	now  *file       // without texts; nil before the file is read
-	info os.FileInfo // of the file that now is of; nil for none
-	seen *file       // what now was at the last Refresh
-	told map[string]bool
+	writing sync.Mutex // held by update, which waits for other processes
+
+	mu    sync.Mutex  // never held while the file is read or written
+	now   *file       // without texts, never changed; nil before the file is read
+	info  os.FileInfo // of the file that now is of; nil for none
+	seen  *file       // what now was at the last Refresh
+	reads int         // counts the values of now
+	told  map[string]bool
 }
 
 // Open returns the store of a state directory. It reads and makes no file before it is used.
@@ -163,15 +166,19 @@ func (p *pin) state(sum string) State {
 // what this process has not told yet. After an error the names are those that the file, as it was read
 // last, does not approve.
 func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition, live bool) (held map[string]State, events []Event, err error) {
+	now, err := s.current()
+	fresh := map[string]bool{}
+	if live && err == nil && !now.knows(from, k, all) {
+		err = s.update(ctx, func(f *file) bool {
+			if f.knows(from, k, all) { // somebody else was faster
+				return false
+			}
+			f.see(from, k, all, fresh, s.stored)
+			return true
+		})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil {
-		_, err = s.read()
-	}
-	fresh := map[string]bool{}
-	if live && err == nil && !s.knows(from, k, all) {
-		err = s.update(ctx, func(f *file) bool { return f.see(from, k, all, fresh, s.stored) })
-	}
 	var sv *server
 	if s.now != nil {
 		sv = s.now.Servers[from.Server]
@@ -208,14 +215,11 @@ func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition,
 
 // State returns what is known of a name, for a call of something that no list has.
 func (s *Store) State(from Source, k Kind, name string) State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.now == nil {
-		if _, err := s.read(); err != nil {
-			return New // nothing is known to be approved
-		}
+	now, err := s.current()
+	if err != nil {
+		return New // nothing is known to be approved
 	}
-	sv := s.now.Servers[from.Server]
+	sv := now.Servers[from.Server]
 	if sv == nil || sv.Contacts[at(k, from.Reach)].IsZero() {
 		return Approved // there was no contact
 	}
@@ -226,9 +230,20 @@ func (s *Store) State(from Source, k Kind, name string) State {
 	return p.state(p.Variants[len(p.Variants)-1].SHA256)
 }
 
+// current returns the file without texts as it was read last. It reads it the first time.
+func (s *Store) current() (*file, error) {
+	s.mu.Lock()
+	now := s.now
+	s.mu.Unlock()
+	if now == nil {
+		return s.read()
+	}
+	return now, nil
+}
+
 // knows reports whether the file need not change for definitions.
-func (s *Store) knows(from Source, k Kind, all []Definition) bool {
-	sv := s.now.Servers[from.Server]
+func (f *file) knows(from Source, k Kind, all []Definition) bool {
+	sv := f.Servers[from.Server]
 	if sv == nil || sv.Contacts[at(k, from.Reach)].IsZero() {
 		return false
 	}
@@ -252,7 +267,7 @@ func (s *Store) knows(from Source, k Kind, all []Definition) bool {
 }
 
 // see puts definitions into the file, and the hashes of those that it did not have into fresh.
-func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool, stored func([]byte) json.RawMessage) bool {
+func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool, stored func([]byte) json.RawMessage) {
 	now := time.Now().UTC().Truncate(time.Second)
 	sv := f.Servers[from.Server]
 	if sv == nil {
@@ -308,7 +323,6 @@ func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool,
 			}
 		}
 	}
-	return true
 }
 
 // keeps reports whether there is room for another name.
@@ -351,13 +365,16 @@ func (f *file) owner(of string) func(tool string) string {
 
 // Refresh reads the file again if another process has changed it. events are the approvals since.
 func (s *Store) Refresh() (changed bool, events []Event) {
+	info, err := os.Stat(s.file)
+	s.mu.Lock()
+	same := s.now != nil && (err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size())
+	s.mu.Unlock()
+	if !same {
+		_, _ = s.read() // if it can't be read, what was read before holds
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen
-	info, err := os.Stat(s.file)
-	if same := s.now != nil && (err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size()); !same {
-		_, _ = s.read() // if it can't be read, what was read before holds
-	}
 	if s.now == before {
 		return false, nil
 	}
@@ -381,17 +398,27 @@ func (s *Store) Refresh() (changed bool, events []Event) {
 	return true, events
 }
 
-// read reads the file. It returns the whole and keeps it without the texts.
+// read reads the file. It returns the whole and keeps it without the texts, if nothing was kept meanwhile.
 func (s *Store) read() (*file, error) {
-	f := &file{}
-	info, err := os.Stat(s.file)
+	s.mu.Lock()
+	reads := s.reads
+	s.mu.Unlock()
+	f, info, err := s.load()
+	if err == nil {
+		s.keep(f, info, func() bool { return reads == s.reads })
+	}
+	return f, err
+}
+
+// load reads the file. info is nil if there is none.
+func (s *Store) load() (f *file, info os.FileInfo, err error) {
+	f = &file{}
+	info, err = os.Stat(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		f = &file{Version: version, Servers: map[string]*server{}}
-		s.keep(f, nil)
-		return f, nil
+		return &file{Version: version, Servers: map[string]*server{}}, nil, nil
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: run the command as the user who runs the gateway, such as with sudo -u", err)
+		return nil, nil, fmt.Errorf("%w: run the command as the user who runs the gateway, such as with sudo -u", err)
 	case err == nil && (!info.Mode().IsRegular() || info.Size() > maxFile):
 		err = errors.New("it is no file of pins")
 	}
@@ -408,7 +435,7 @@ func (s *Store) read() (*file, error) {
 		err = errors.New("it has no servers")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s can't be read: %w; restore it, or remove it: then what servers give next is approved", s.file, err)
+		return nil, nil, fmt.Errorf("%s can't be read: %w; restore it, or remove it: then what servers give next is approved", s.file, err)
 	}
 	for _, sv := range f.Servers {
 		if sv.Contacts == nil {
@@ -418,19 +445,15 @@ func (s *Store) read() (*file, error) {
 			sv.Pins = map[string]*pin{}
 		}
 	}
-	s.keep(f, info)
-	return f, nil
+	return f, info, nil
 }
 
-// keep remembers f without its texts.
-func (s *Store) keep(f *file, info os.FileInfo) {
-	s.now, s.info = &file{Servers: map[string]*server{}}, info
-	if s.seen == nil {
-		s.seen = s.now
-	}
+// keep remembers f without its texts, if it is the latest.
+func (s *Store) keep(f *file, info os.FileInfo, latest func() bool) {
+	now := &file{Servers: map[string]*server{}}
 	for name, sv := range f.Servers {
 		kept := &server{Contacts: maps.Clone(sv.Contacts), Pins: map[string]*pin{}}
-		s.now.Servers[name] = kept
+		now.Servers[name] = kept
 		for key, p := range sv.Pins {
 			copied := *p
 			copied.Variants = nil
@@ -442,10 +465,22 @@ func (s *Store) keep(f *file, info os.FileInfo) {
 			kept.Pins[key] = &copied
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !latest() {
+		return
+	}
+	s.now, s.info = now, info
+	s.reads++
+	if s.seen == nil {
+		s.seen = now
+	}
 }
 
 // update changes the file, alone of all processes. change reports whether it changed anything.
 func (s *Store) update(ctx context.Context, change func(*file) bool) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	unlock, err := filelock.Wait(ctx, s.file+".lock")
@@ -453,9 +488,13 @@ func (s *Store) update(ctx context.Context, change func(*file) bool) error {
 		return err
 	}
 	defer unlock()
-	f, err := s.read()
-	if err != nil || !change(f) {
+	f, info, err := s.load()
+	if err != nil {
 		return err
+	}
+	s.keep(f, info, always) // change changes f
+	if !change(f) {
+		return nil
 	}
 	next := s.file + ".new"
 	w, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -471,10 +510,12 @@ func (s *Store) update(ctx context.Context, change func(*file) bool) error {
 		err = os.Rename(next, s.file)
 	}
 	if err == nil {
-		s.keep(f, info)
+		s.keep(f, info, always)
 	}
 	return err
 }
+
+func always() bool { return true }
 
 // Definition is what is pinned of a tool, a prompt or the instructions.
 type Definition struct {

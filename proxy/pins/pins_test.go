@@ -3,6 +3,7 @@ package pins
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/filelock"
 )
 
 var fixed = Source{Server: "s", Reach: "r", Audience: "a"}
@@ -371,5 +376,53 @@ func TestScan(t *testing.T) {
 				t.Errorf("Scan(%s with %q) = %q, want none", place, text, got)
 			}
 		}
+	}
+}
+
+// While another process holds the file, only definitions that must be written wait for it.
+func TestKnownDefinitionsDoNotWait(t *testing.T) {
+	s := Open(t.TempDir(), plainClean)
+	look(t, s, fixed, `{"name":"a"}`)
+	unlock, err := filelock.Wait(t.Context(), s.file+".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		fails := make(chan error, 1)
+		go func() {
+			_, _, err := s.Look(t.Context(), fixed, Tool, tools(`{"name":"b"}`), true)
+			fails <- err
+		}()
+		time.Sleep(time.Millisecond)
+		if !s.mu.TryLock() {
+			t.Fatal("a look that waits for another process holds the mutex that every look needs")
+		}
+		s.mu.Unlock()
+		if held, _ := look(t, s, fixed, `{"name":"a"}`); held != nil || s.State(fixed, Tool, "a") != Approved || time.Since(begin) > time.Millisecond {
+			t.Errorf("after %v %v is held", time.Since(begin), held)
+		}
+		if err := <-fails; !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != lockWait {
+			t.Errorf("a new one failed after %v with %v", time.Since(begin), err)
+		}
+	})
+	unlock()
+	if held, events := look(t, s, fixed, `{"name":"a"}`, `{"name":"b"}`); held["b"] != New || events != 0 {
+		t.Errorf("after the lock %v is held, %d events", held, events)
+	}
+}
+
+// What was read before a write does not replace what was written.
+
+// What was read before a write does not replace what was written.
+func TestLateReadIsDropped(t *testing.T) {
+	s := Open(t.TempDir(), plainClean)
+	old, info, err := s.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(t, s, fixed, `{"name":"a"}`)
+	if s.keep(old, info, func() bool { return s.reads == 0 }); s.State(fixed, Tool, "b") != New {
+		t.Error("the contact is forgotten")
 	}
 }

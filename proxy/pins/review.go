@@ -33,8 +33,6 @@ type Pin struct {
 // List returns the pins of all servers, sorted by server, kind and name: those that wait for an approval,
 // and of the other names the definition that was approved last.
 func (s *Store) List() (all []Pin, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	f, err := s.read()
 	if err != nil {
 		return nil, err
@@ -79,8 +77,6 @@ func (s *Store) List() (all []Pin, err error) {
 // who does it. It returns those that made a difference. It holds for all processes on the state directory
 // when it returns, and survives them; the others notice it within 4 seconds.
 func (s *Store) Approve(ctx context.Context, by string, pins []Pin) (done []Pin, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	err = s.update(ctx, func(f *file) bool {
 		for _, one := range pins {
 			sv := f.Servers[one.Server]
