@@ -196,6 +196,11 @@ func (p *Policy) Decide(r Request) Decision {
 	if p == nil {
 		return Decision{Allowed: true, Rule: DefaultRule}
 	}
+	return p.decide(&input{Request: &r})
+}
+
+func (p *Policy) decide(in *input) Decision {
+	r := in.Request
 	var refused, failed, needy, allowed, unmet *rule // the first of each kind
 	var fault error
 	note := func(to **rule, r *rule) {
@@ -204,7 +209,6 @@ func (p *Policy) Decide(r Request) Decision {
 		}
 	}
 	allowNames, denyNames, err := r.names()
-	in := &input{Request: &r}
 	for i := range p.rules {
 		one := &p.rules[i]
 		g := one.globs(r.Kind)
@@ -270,15 +274,15 @@ const maxMissing = 64
 // Missing returns a scope with which a request that is refused would be allowed, "" if none is enough.
 func (p *Policy) Missing(r Request) string {
 	var tried []string
+	in, own := &input{Request: &r}, slices.Clip(r.Scopes)
 	for i := range p.rules {
 		scope := p.rules[i].Who.Scope
 		if scope == "" || strings.ContainsAny(scope, `*?[{\`) || slices.Contains(tried, scope) || len(tried) >= maxMissing {
 			continue
 		}
 		tried = append(tried, scope)
-		with := r
-		with.Scopes = append(slices.Clip(r.Scopes), scope)
-		if p.Decide(with).Allowed {
+		r.Scopes, in.vars = append(own, scope), nil // the arguments stay decoded
+		if p.decide(in).Allowed {
 			return scope
 		}
 	}

@@ -429,3 +429,29 @@ func TestMissing(t *testing.T) {
 		}
 	}
 }
+
+// Missing decodes the arguments once for all scopes that it tries.
+func TestMissingDecodesOnce(t *testing.T) {
+	c := Config{Default: "deny"}
+	for i := range maxMissing {
+		c.Rules = append(c.Rules, Rule{Name: fmt.Sprint("r", i), Who: Who{Scope: fmt.Sprint("s", i)}, Allow: []string{"db__put"}, When: "args.n < 5"})
+	}
+	p, faults := Compile(c)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	arguments := []byte(`{"n":9,"list":["a"` + strings.Repeat(`,"a"`, 1<<15) + `]}`)
+	allocations := func(scopes ...string) float64 {
+		q := Request{Identity: interceptor.Identity{Scopes: scopes}, Kind: Tool, Name: "db__put", Arguments: arguments}
+		return testing.AllocsPerRun(1, func() {
+			if scopes != nil {
+				p.Decide(q)
+			} else if got := p.Missing(q); got != "" {
+				t.Errorf("%q is said to be enough", got)
+			}
+		})
+	}
+	if all, one := allocations(), allocations("s1"); all > 2*one {
+		t.Errorf("%v allocations to try %d scopes, %v to decide once", all, maxMissing, one)
+	}
+}
