@@ -11,6 +11,7 @@ func TestIs(t *testing.T) {
 		"10.0.0.1": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false, "127.0.0.1": false, "0.0.0.0": false, "0.1.2.3": false, "100.64.0.1": false,
 		"192.0.0.8": false, "198.18.0.1": false, "224.0.0.1": false, "240.0.0.1": false, "255.255.255.255": false, "::1": false, "::": false, "fe80::1": false, "fe80::1%eth0": false,
 		"fc00::1": false, "fd12::1": false, "ff02::1": false, "::ffff:10.0.0.1": false, "::ffff:127.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "2001::1": false,
+		"fec0::1": false, "feff::1": false, "::a00:1": false, "::101:101": false,
 	} {
 		if got := Is(netip.MustParseAddr(text)); got != want {
 			t.Errorf("Is(%s) = %v", text, got)
