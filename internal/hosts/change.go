@@ -16,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/diff"
 
+	"github.com/foldgate/foldgate/internal/atomicfile"
 	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
@@ -347,25 +348,12 @@ func Replace(file string, text []byte) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".foldgate-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails if all went well
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil && info != nil {
-		err = keepOwner(f, info)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
+	return atomicfile.WriteAs(file, text, mode, func(f *os.File) error {
+		if info == nil {
+			return nil
+		}
+		return keepOwner(f, info)
+	})
 }
 
 // maxFile bounds the files that are read, in bytes. Claude Code keeps more than servers in its file.

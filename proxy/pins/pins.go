@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/atomicfile"
 	"github.com/foldgate/foldgate/internal/filelock"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -496,23 +497,14 @@ func (s *Store) update(ctx context.Context, change func(*file) bool) error {
 	if !change(f) {
 		return nil
 	}
-	next := s.file + ".new"
-	w, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := atomicfile.Write(s.file, rawjson.Marshal(f), 0o600); err != nil {
 		return err
 	}
-	_, err = w.Write(rawjson.Marshal(f))
-	if err == nil {
-		err = w.Sync() // an approval holds
+	if info, err = os.Stat(s.file); err != nil {
+		return err
 	}
-	info, statErr := w.Stat()
-	if err = errors.Join(err, statErr, w.Close()); err == nil {
-		err = os.Rename(next, s.file)
-	}
-	if err == nil {
-		s.keep(f, info, always)
-	}
-	return err
+	s.keep(f, info, always)
+	return nil
 }
 
 func always() bool { return true }

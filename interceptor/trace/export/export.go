@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/atomicfile"
 )
 
 // Names of a log record: its event, and attributes that [Checker] and queries of a log store need.
@@ -337,15 +338,11 @@ func readState(dir string) (s state, err error) {
 	return s, err
 }
 
-// writeState replaces the file at once.
+// writeState replaces the file.
 func writeState(dir string, s state) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, stateName)
-	if err = os.WriteFile(path+".tmp", append(data, '\n'), 0o600); err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	return err
+	return atomicfile.Write(filepath.Join(dir, stateName), append(data, '\n'), 0o600)
 }

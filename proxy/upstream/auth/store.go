@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/foldgate/foldgate/internal/atomicfile"
 	"github.com/foldgate/foldgate/internal/filelock"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -102,7 +103,7 @@ func (s *store) write(file string, g *saved) error {
 	nonce := make([]byte, aead.NonceSize())
 	_, _ = rand.Read(nonce) // never fails
 	sealed := aead.Seal(append([]byte{sealVersion}, nonce...), nonce, plain, []byte(file))
-	return replace(filepath.Join(s.dir, file), sealed)
+	return atomicfile.Write(filepath.Join(s.dir, file), sealed, 0o600)
 }
 
 // remove returns false if there was no login.
@@ -114,32 +115,13 @@ func (s *store) remove(file string) (bool, error) {
 	return err == nil, err
 }
 
-// replace writes a file that only its owner can read, so that a crash leaves the old one or the new one.
-func replace(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
-}
-
 // cipher returns the cipher of the store. If no key is configured and there is none yet, create makes it.
 func (s *store) cipher(create bool) (cipher.AEAD, error) {
 	key := string(s.key)
 	if key == "" {
 		text, err := os.ReadFile(s.keyFile)
 		if errors.Is(err, fs.ErrNotExist) && create {
-			if err = replace(s.keyFile+".made", []byte(rand.Text()+rand.Text())); err == nil {
+			if err = atomicfile.Write(s.keyFile+".made", []byte(rand.Text()+rand.Text()), 0o600); err == nil {
 				_ = os.Link(s.keyFile+".made", s.keyFile) // another process may have been faster
 				_ = os.Remove(s.keyFile + ".made")
 				text, err = os.ReadFile(s.keyFile)

@@ -1,0 +1,43 @@
+// Package atomicfile replaces files as a whole: after a crash or a power loss there is the old file or the new one.
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Write replaces the file at path, or makes it. When it returns, the disk has it. Until then the data is in a file
+// of its own beside it, path.*.new, which stays only if the process is killed. Several processes may write at a time:
+// the last one wins.
+func Write(path string, data []byte, mode fs.FileMode) error {
+	return WriteAs(path, data, mode, func(*os.File) error { return nil })
+}
+
+// WriteAs is Write. It calls prepare with the new file before that replaces the old one.
+func WriteAs(path string, data []byte, mode fs.FileMode, prepare func(*os.File) error) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.new")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	for _, step := range []func() error{func() error { return f.Chmod(mode) }, func() error { return prepare(f) }, f.Sync} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return err
+	}
+	if d, err := os.Open(dir); err == nil { // not every system can sync a directory
+		_ = d.Sync()
+		_ = d.Close()
+	}
+	return nil
+}
