@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/atomicfile"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -25,7 +26,9 @@ type infoCache struct {
 	file string
 	log  *slog.Logger
 
-	mu  sync.Mutex
+	writing sync.Mutex // held by write
+
+	mu  sync.Mutex // never held while the file is written
 	all map[string]infoEntry
 }
 
@@ -73,9 +76,10 @@ func openInfoCache(file string, log *slog.Logger) *infoCache {
 // get returns the entry of a server. It is zero if the server has never been asked under this
 // configuration. The caller must not change it.
 func (k *infoCache) get(key string, c *config.Upstream) infoEntry {
+	hash := configHash(c)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e := k.all[key]; e.Config == configHash(c) {
+	if e := k.all[key]; e.Config == hash {
 		return e
 	}
 	return infoEntry{}
@@ -110,35 +114,32 @@ func (k *infoCache) putList(key string, c *config.Upstream, method string, hosts
 
 // put changes the entry of a server, and writes the file if that made a difference.
 func (k *infoCache) put(key string, c *config.Upstream, change func(*infoEntry) bool) {
+	hash := configHash(c)
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	e := k.all[key]
-	if hash := configHash(c); e.Config != hash {
+	if e.Config != hash {
 		e = infoEntry{Config: hash}
 	}
-	if !change(&e) {
-		return
+	changed := change(&e)
+	if changed {
+		k.all[key] = e
 	}
-	k.all[key] = e
-	if err := k.write(); err != nil {
-		k.log.Warn("cache of upstreams can't be written", "err", err)
+	k.mu.Unlock()
+	if changed {
+		k.write()
 	}
 }
 
-// write replaces the file in one step. Other processes of the state directory may do so at the same time.
-func (k *infoCache) write() error {
-	next, err := os.CreateTemp(filepath.Dir(k.file), filepath.Base(k.file)+".*.new")
-	if err != nil {
-		return err
+// write replaces the file. Other processes of the state directory may do so at the same time.
+func (k *infoCache) write() {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	k.mu.Lock()
+	all := maps.Clone(k.all)
+	k.mu.Unlock()
+	if err := atomicfile.Write(k.file, rawjson.Marshal(all), 0o600); err != nil {
+		k.log.Warn("cache of upstreams can't be written", "err", err)
 	}
-	_, err = next.Write(rawjson.Marshal(k.all))
-	if err = errors.Join(err, next.Close()); err == nil {
-		err = os.Rename(next.Name(), k.file)
-	}
-	if err != nil {
-		_ = os.Remove(next.Name())
-	}
-	return err
 }
 
 // configHash identifies a configuration without showing its secrets.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,23 @@ func TestCacheOfProcesses(t *testing.T) {
 	openInfoCache(file, to)
 	if left, _ := filepath.Glob(file + ".*"); !slices.Equal(left, []string{running}) {
 		t.Errorf("left behind: %q", left)
+	}
+}
+
+// What servers said is there for others while the disk is slow.
+func TestCacheDoesNotWaitForTheDisk(t *testing.T) {
+	k := openInfoCache(filepath.Join(t.TempDir(), "upstreams.json"), slog.New(slog.DiscardHandler))
+	server := &config.Upstream{URL: "http://127.0.0.1/"}
+	k.writing.Lock()
+	var writer sync.WaitGroup
+	writer.Go(func() { k.putInfo("up", server, conn.Info{Result: json.RawMessage(`{}`)}) })
+	for k.get("up", server).Result == nil && t.Context().Err() == nil {
+		runtime.Gosched()
+	}
+	k.writing.Unlock()
+	writer.Wait()
+	if again := openInfoCache(k.file, k.log); again.get("up", server).Result == nil {
+		t.Error("the file has no description of the server")
 	}
 }
 
