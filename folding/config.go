@@ -1,11 +1,10 @@
 package folding
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/faults"
 )
 
 // Forms of Config.SessionValidation.
@@ -117,12 +116,12 @@ func DefaultConfig() Config {
 // maxSeconds keeps deadlines well inside the range of time.Duration.
 const maxSeconds = 365 * 24 * 3600
 
-// Validate returns an error for each impossible value, joined. Each names its key.
-func (c Config) Validate() error {
-	var faults []error
+// Validate returns a fault for each impossible value.
+func (c Config) Validate() faults.List {
+	var wrong faults.List
 	within := func(key string, v, low, high int) {
 		if v < low || v > high {
-			faults = append(faults, fmt.Errorf("folding.%s: %d is not between %d and %d", key, v, low, high))
+			wrong.Add("folding."+key, "%d is not between %d and %d", v, low, high)
 		}
 	}
 	const many = 1 << 30
@@ -137,22 +136,22 @@ func (c Config) Validate() error {
 	within("max_branches_per_minute_per_principal", c.MaxBranchesPerMinutePerPrincipal, 1, many)
 	within("session_cleanup_seconds", c.SessionCleanupSeconds, 1, maxSeconds)
 	if c.DefaultBudget > c.MaxBudget {
-		faults = append(faults, fmt.Errorf("folding.default_budget: %d is over folding.max_budget, %d", c.DefaultBudget, c.MaxBudget))
+		wrong.Add("folding.default_budget", "%d is over folding.max_budget, %d", c.DefaultBudget, c.MaxBudget)
 	}
 	if c.DefaultTimeoutSeconds > c.MaxTimeoutSeconds {
-		faults = append(faults, fmt.Errorf("folding.default_timeout_seconds: %d is over folding.max_timeout_seconds, %d", c.DefaultTimeoutSeconds, c.MaxTimeoutSeconds))
+		wrong.Add("folding.default_timeout_seconds", "%d is over folding.max_timeout_seconds, %d", c.DefaultTimeoutSeconds, c.MaxTimeoutSeconds)
 	}
 	if c.Retention < time.Minute {
-		faults = append(faults, fmt.Errorf("folding.retention: %v is under a minute", c.Retention))
+		wrong.Add("folding.retention", "%v is under a minute", c.Retention)
 	}
 	within("memory_max_items", c.MemoryMaxItems, 0, 1000)
 	for key, v := range map[string]float64{"injection_budget_ratio": c.InjectionBudgetRatio, "memory_min_confidence": c.MemoryMinConfidence} {
 		if !(v >= 0 && v <= 1) {
-			faults = append(faults, fmt.Errorf("folding.%s: %v is not between 0 and 1", key, v))
+			wrong.Add("folding."+key, "%v is not between 0 and 1", v)
 		}
 	}
 	if c.SessionValidation != ValidationPermissive && c.SessionValidation != ValidationStrict {
-		faults = append(faults, fmt.Errorf("folding.session_validation: %q is neither %s nor %s", c.SessionValidation, ValidationPermissive, ValidationStrict))
+		wrong.Add("folding.session_validation", "%q is neither %s nor %s", c.SessionValidation, ValidationPermissive, ValidationStrict)
 	}
-	return errors.Join(faults...)
+	return wrong
 }

@@ -432,11 +432,11 @@ func TestCauseOfCreation(t *testing.T) {
 }
 
 func TestConfigValidate(t *testing.T) {
-	if err := folding.DefaultConfig().Validate(); err != nil {
+	if err := folding.DefaultConfig().Validate().Err(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
 	bad := folding.Config{DefaultBudget: 10, MaxBudget: 5, MaxDepth: 6, DefaultTimeoutSeconds: -1, SessionValidation: "lax"}
-	err := bad.Validate()
+	err := bad.Validate().Err()
 	for _, key := range []string{"default_budget", "max_depth", "default_timeout_seconds", "max_timeout_seconds", "max_concurrent_per_session",
 		"max_concurrent_per_instance", "max_branches_per_minute", "max_branches_per_minute_per_principal", "session_cleanup_seconds", "retention", "session_validation"} {
 		if err == nil || !strings.Contains(err.Error(), "folding."+key+":") {

@@ -84,7 +84,7 @@ type limits struct {
 // Configure sets the limits of branches that are created from now on, and the number of principals.
 // Open branches keep theirs. It fails on an impossible configuration, without an effect.
 func (m *Manager) Configure(cfg Config, principals int) error {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.Validate().Err(); err != nil {
 		return err
 	}
 	m.limits.Store(&limits{cfg, principals > 1})
@@ -131,7 +131,7 @@ func (c Caller) key() sessionKey { return sessionKey{c.Principal, c.Session, c.T
 // Open starts a Manager with the branches that were active when the previous process ended. They
 // go on until their deadline; those past it end now. Calls that were running count as lost.
 func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.Validate().Err(); err != nil {
 		return nil, err
 	}
 	switch {

@@ -14,7 +14,6 @@ package limits
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -23,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
 )
 
@@ -133,18 +133,16 @@ const maxAmount = 1e12
 
 var limitName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
 
-// Check returns what is wrong with the limits, each error with the number of the limit.
-func Check(all []Limit) error {
-	var errs []error
-	if len(all) > maxLimits {
-		errs = append(errs, fmt.Errorf("limits: there are %d: use at most %d", len(all), maxLimits))
-	}
+// Check returns what is wrong with the limits. The keys have the number of the limit.
+func Check(all []Limit) (wrong faults.List) {
+	wrong.If(len(all) > maxLimits, "limits", "there are %d: use at most %d", len(all), maxLimits)
 	seen := map[string]bool{}
 	for i, l := range all {
 		fault := func(bad bool, key, format string, args ...any) {
-			if bad {
-				errs = append(errs, fmt.Errorf("limits[%d].%s: %s", i, key, fmt.Sprintf(format, args...)))
+			if l.Name != "" {
+				format, args = "limit %s: "+format, append([]any{l.Name}, args...)
 			}
+			wrong.If(bad, fmt.Sprintf("limits[%d].%s", i, key), format, args...)
 		}
 		named := limitName.MatchString(l.Name)
 		fault(!named, "name", "%q is not a name: use 1 to 64 of a-z, 0-9, - and _", l.Name)
@@ -167,7 +165,7 @@ func Check(all []Limit) error {
 		fault(err != nil, "time_zone", "%q is not a time zone: use an IANA name such as Europe/Berlin", l.TimeZone)
 		fault(!(l.WarnAt >= 0 && l.WarnAt <= 1), "warn_at", "%v is not a share: use a number from 0 to 1", l.WarnAt)
 	}
-	return errors.Join(errs...)
+	return wrong
 }
 
 // limit is a limit in use.

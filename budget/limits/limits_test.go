@@ -36,15 +36,15 @@ func TestCheck(t *testing.T) {
 	} {
 		l := good
 		change(&l)
-		err := Check([]Limit{l})
+		err := Check([]Limit{l}).Err()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want+": ")) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
-	if err := Check([]Limit{good, good}); err == nil || !strings.Contains(err.Error(), "limits[1].name") {
+	if err := Check([]Limit{good, good}).Err(); err == nil || !strings.Contains(err.Error(), "limits[1].name") {
 		t.Errorf("two of one name: %v", err)
 	}
-	if err := Check(make([]Limit, maxLimits+1)); err == nil || !strings.Contains(err.Error(), "use at most 256") {
+	if err := Check(make([]Limit, maxLimits+1)).Err(); err == nil || !strings.Contains(err.Error(), "use at most 256") {
 		t.Errorf("too many: %v", err)
 	}
 }

@@ -73,7 +73,7 @@ const (
 
 // New returns the limits, which count in a store. The error says what is wrong with a limit.
 func New(all []Limit, store Store, o Options) (*Limits, error) {
-	if err := Check(all); err != nil {
+	if err := Check(all).Err(); err != nil {
 		return nil, err
 	}
 	l := &Limits{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/faults"
 )
 
 // Role is the part of a tool in a workflow.
@@ -83,19 +84,13 @@ type Rule struct {
 	key           []Path
 }
 
-// Fault is one mistake in a [Spec].
-type Fault struct {
-	Spec int    // the index of the spec
-	At   string // the place in it, such as "link[0].join.ids"
-	Msg  string
-}
-
 // maxSteps is the number of differently named link steps that a workflow can have. Each may be
 // one level deeper than the one before.
 const maxSteps = contextpath.MaxDepth - 1
 
-// Compile checks and compiles specs. It returns every fault.
-func Compile(specs []Spec) (*Rules, []Fault) {
+// Compile checks and compiles specs. It returns every fault, with a key such as "[0].link[0].join.ids", which
+// begins with the index of the spec.
+func Compile(specs []Spec) (*Rules, faults.List) {
 	c := compiler{rules: &Rules{tools: map[[2]string]*Rule{}}}
 	names := map[string]bool{}
 	for i, s := range specs {
@@ -109,17 +104,17 @@ func Compile(specs []Spec) (*Rules, []Fault) {
 		names[s.Name] = true
 		c.compile(s)
 	}
-	return c.rules, c.faults
+	return c.rules, c.wrong
 }
 
 type compiler struct {
-	rules  *Rules
-	faults []Fault
-	spec   int // the index of the one being compiled
+	rules *Rules
+	wrong faults.List
+	spec  int // the index of the one being compiled
 }
 
 func (c *compiler) bad(at, format string, args ...any) {
-	c.faults = append(c.faults, Fault{Spec: c.spec, At: at, Msg: fmt.Sprintf(format, args...)})
+	c.wrong.Add(fmt.Sprintf("[%d].%s", c.spec, at), format, args...)
 }
 
 func (c *compiler) compile(s Spec) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/faults"
 )
 
 func TestCompileFaults(t *testing.T) {
@@ -33,9 +35,9 @@ func TestCompileFaults(t *testing.T) {
 			}
 		}, "link"},
 	} {
-		_, faults := Compile([]Spec{spec(tc.change)})
-		if !slices.ContainsFunc(faults, func(f Fault) bool { return f.At == tc.want && f.Msg != "" }) {
-			t.Errorf("%s: faults %v, want one at %s", name, faults, tc.want)
+		_, wrong := Compile([]Spec{spec(tc.change)})
+		if !slices.ContainsFunc(wrong, func(f faults.Fault) bool { return f.Key == "[0]."+tc.want && f.Msg != "" }) {
+			t.Errorf("%s: faults %v, want one at %s", name, wrong, tc.want)
 		}
 	}
 	if _, faults := Compile([]Spec{spec(nil), spec(nil)}); len(faults) != 6 {

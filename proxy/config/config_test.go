@@ -84,77 +84,84 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	}
 }
 
+// wanted is a fault that a test expects. Msg is a part of the message.
+type wanted struct {
+	Key  string
+	Line int
+	Msg  string
+}
+
 func TestConfigFaults(t *testing.T) {
 	tests := []struct {
 		name, text string
-		want       []Fault // Msg is a part of the message
+		want       []wanted
 	}{
-		{"login without an issuer", "upstreams:\n  a:\n    url: https://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}}\n", []Fault{{"upstreams.a.auth.issuer", 4, "is missing: name the authorization server that knows the client and its secret"}}},
-		{"login in plain text", "upstreams:\n  a:\n    url: http://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}, issuer: https://i}\n", []Fault{{"upstreams.a.auth", 4, "needs a url with https, or on a loopback address: tokens must not be readable on the network"}}},
-		{"login of no kind", "upstreams:\n  a:\n    url: http://127.0.0.1/\n    auth: {scopes: [a b]}\n", []Fault{
+		{"login without an issuer", "upstreams:\n  a:\n    url: https://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}}\n", []wanted{{"upstreams.a.auth.issuer", 4, "is missing: name the authorization server that knows the client and its secret"}}},
+		{"login in plain text", "upstreams:\n  a:\n    url: http://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}, issuer: https://i}\n", []wanted{{"upstreams.a.auth", 4, "needs a url with https, or on a loopback address: tokens must not be readable on the network"}}},
+		{"login of no kind", "upstreams:\n  a:\n    url: http://127.0.0.1/\n    auth: {scopes: [a b]}\n", []wanted{
 			{"upstreams.a.auth", 4, "needs one of client_credentials, authorization_code, token_exchange and enterprise"},
 			{"upstreams.a.auth.scopes[0]", 4, "\"a b\" must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes"},
 		}},
-		{"two logins", "upstreams:\n  a:\n    url: https://h/\n    headers: {authorization: x}\n    auth: {client_credentials: {client_id: x}, issuer: http://i}\n", []Fault{
+		{"two logins", "upstreams:\n  a:\n    url: https://h/\n    headers: {authorization: x}\n    auth: {client_credentials: {client_id: x}, issuer: http://i}\n", []wanted{
 			{"upstreams.a.auth.client_credentials", 5, "needs client_id, and client_secret or private_key_file"},
 			{"upstreams.a.auth.issuer", 5, "\"http://i\" is not an https URL, such as https://login.example.com"},
 			{"upstreams.a.auth", 5, "and headers.authorization are two logins: remove one of them"},
 		}},
-		{"exchange at a stranger's", "upstreams:\n  a:\n    url: https://h/\n    auth: {token_exchange: {client_id: x, client_secret: y}, issuer: https://i}\n", []Fault{{"upstreams.a.auth.issuer", 4, "\"https://i\" is not the url of one of auth.issuers"}}},
-		{"company's login without its parts", "upstreams:\n  a:\n    url: https://h/\n    share: everyone\n    auth: {enterprise: {per: principal, client: {client_id: x, client_secret: y, private_key_file: z}}, issuer: https://i}\n", []Fault{
+		{"exchange at a stranger's", "upstreams:\n  a:\n    url: https://h/\n    auth: {token_exchange: {client_id: x, client_secret: y}, issuer: https://i}\n", []wanted{{"upstreams.a.auth.issuer", 4, "\"https://i\" is not the url of one of auth.issuers"}}},
+		{"company's login without its parts", "upstreams:\n  a:\n    url: https://h/\n    share: everyone\n    auth: {enterprise: {per: principal, client: {client_id: x, client_secret: y, private_key_file: z}}, issuer: https://i}\n", []wanted{
 			{"upstreams.a.auth.enterprise.client", 5, "has a client_secret and a private_key_file: remove one of them"},
 			{"upstreams.a.auth.enterprise.provider.issuer", 5, "\"\" is not an https URL"}, {"upstreams.a.auth.enterprise.provider", 5, "needs the client_id"},
 			{"upstreams.a.auth", 5, "share: everyone contradict"}}},
-		{"limit without a window", "budgets:\n  limits:\n    - {name: team, per: team, tokens: 20M}\n", []Fault{{"budgets.limits[0].window", 3, "limit team: is missing: use for example 1h"}}},
-		{"limit of nobody", "principals: {a: {token: 0123456789abcdef, team: x}}\nbudgets:\n  limits:\n    - {name: l, per: all, calls: 5, window: 1h, match: {principal: b, team: y, server: z}}\n", []Fault{
+		{"limit without a window", "budgets:\n  limits:\n    - {name: team, per: team, tokens: 20M}\n", []wanted{{"budgets.limits[0].window", 3, "limit team: is missing: use for example 1h"}}},
+		{"limit of nobody", "principals: {a: {token: 0123456789abcdef, team: x}}\nbudgets:\n  limits:\n    - {name: l, per: all, calls: 5, window: 1h, match: {principal: b, team: y, server: z}}\n", []wanted{
 			{"budgets.limits[0].match.server", 4, "limit l: there is no upstream \"z\""}, {"budgets.limits[0].match.principal", 4, "there is no principal \"b\""}, {"budgets.limits[0].match.team", 4, "no principal has the team \"y\""}}},
-		{"limit that can't be read", "budgets:\n  limits:\n    - name: l\n      per: all\n      tokens: 20X\n      window: 1 fortnight\n", []Fault{{"budgets.limits[0].tokens", 5, "is not an amount"}, {"budgets.limits[0].window", 6, "1 fortnight"}}},
-		{"negative limit", "budgets: {limits: [{name: l, per: all, tokens: -5, window: 1d}]}\n", []Fault{{"budgets.limits[0].tokens", 1, "is not an amount"}}},
-		{"too many limits", "budgets: {limits: [" + manyLimits(257) + "]}\n", []Fault{{"budgets.limits", 1, "there are 257: use at most 256"}}},
-		{"a model's key in plain text", "llm: {api: openai, model: m, key: 0123456789abcdef, url: \"http://h/v1\"}\n", []Fault{{"llm.url", 1, "has a key and no TLS"}}},
+		{"limit that can't be read", "budgets:\n  limits:\n    - name: l\n      per: all\n      tokens: 20X\n      window: 1 fortnight\n", []wanted{{"budgets.limits[0].tokens", 5, "is not an amount"}, {"budgets.limits[0].window", 6, "1 fortnight"}}},
+		{"negative limit", "budgets: {limits: [{name: l, per: all, tokens: -5, window: 1d}]}\n", []wanted{{"budgets.limits[0].tokens", 1, "is not an amount"}}},
+		{"too many limits", "budgets: {limits: [" + manyLimits(257) + "]}\n", []wanted{{"budgets.limits", 1, "there are 257: use at most 256"}}},
+		{"a model's key in plain text", "llm: {api: openai, model: m, key: 0123456789abcdef, url: \"http://h/v1\"}\n", []wanted{{"llm.url", 1, "has a key and no TLS"}}},
 		{"a model's key on a loopback address", "llm: {api: openai, model: m, key: 0123456789abcdef, url: \"http://127.0.0.1:1/v1?x=1\"}\n", nil},
-		{"memory", "folding: {memory: {tool: a__t, on_injection: x, items: y, text: \"$.t\", confidence: z}}\n", []Fault{{"folding.memory.confidence", 1, ""}, {"folding.memory.items", 1, ""}, {"folding.memory.on_injection", 1, "use log, flag or block"}}},
-		{"unknown choice of limits", "budgets: {on_error: ignore, wait_ms: 0}\n", []Fault{{"budgets.on_error", 1, "is not one of refuse, allow"}, {"budgets.wait_ms", 1, "not positive"}}},
-		{"store", "store: {url: \"http://user:hunter2@host\"}\n", []Fault{{"store", 1, "the URL is wrong: use redis://"}}},
-		{"store's prefix", "store: {url: \"redis://host\", prefix: \"a b\"}\n", []Fault{{"store", 1, "prefix \"a b\""}}},
-		{"unknown key", "folding:\n  max_depht: 3\n", []Fault{{"folding.max_depht", 2, "no such key; did you mean max_depth? Otherwise use one of default_budget, "}}},
-		{"unknown key of an upstream", "upstreams:\n  a:\n    builtn: files\n    rots: [.]\n", []Fault{{"upstreams.a.builtn", 3, "builtin, roots, "}, {"upstreams.a.rots", 4, "no such key"}}},
-		{"text for a list", "upstreams:\n  a: {command: npx foo}\n", []Fault{{"upstreams.a.command", 2, "must be a list, such as [npx, -y, server]"}}},
-		{"list for a text", "upstreams:\n  a: {url: [http://h/]}\n", []Fault{{"upstreams.a.url", 2, "must be one text"}}},
-		{"mapping for a list", "upstreams:\n  a: {command: {a: b}}\n", []Fault{{"upstreams.a.command", 2, "must be a list, and is a mapping"}}},
-		{"list for a mapping", "upstreams:\n  - {command: [x]}\n", []Fault{{"upstreams", 2, "must hold keys"}}},
-		{"text for keys", "trace: off\n", []Fault{{"trace", 1, "must hold keys: payload, on_error, "}}},
-		{"number for a time", "folding: {retention: 24}\n", []Fault{{"folding.retention", 1, "must be a time with its unit, such as 90m or 24h"}}},
-		{"days", "folding:\n  retention: 1d\n", []Fault{{"folding.retention", 2, "such as 90m or 24h; there is no unit for days"}}},
-		{"days in a list", "workflows:\n  - name: w\n    ttl: 7d\n", []Fault{{"workflows[0].ttl", 3, "no unit for days"}}},
-		{"text for a number", "budget: {scale: much}\n", []Fault{{"budget.scale", 1, "must be a number"}}},
-		{"text for yes or no", "folding: {require_session_id: maybe}\n", []Fault{{"folding.require_session_id", 1, "must be true or false"}}},
-		{"too large", "folding: {max_depth: 99999999999999999999}\n", []Fault{{"folding.max_depth", 1, ""}}},
-		{"unknown top level key", "lisen: x\n", []Fault{{"lisen", 1, "no such key; did you mean listen? Otherwise use one of listen, "}}},
-		{"duplicate key", "state_dir: a\nstate_dir: b\n", []Fault{{"state_dir", 2, "already defined"}}},
-		{"unset variable", "upstreams:\n  a:\n    url: http://x/${NOPE}\n", []Fault{{"upstreams.a.url", 3, "NOPE is not set"}}},
-		{"unset variable in a block", "upstreams:\n  a:\n    url: >-\n      http://x/${NOPE}\n", []Fault{{"upstreams.a.url", 0, "NOPE is not set"}}},
-		{"open variable", "upstreams:\n  a: {url: http://x/, headers: {A: \"${NOPE SECRET\"}}\n", []Fault{{"upstreams.a.headers.A", 2, "has ${ without the }"}}},
-		{"variable with a default", "upstreams:\n  a: {url: \"http://x/${NOPE:-SECRET}\"}\n", []Fault{{"upstreams.a.url", 2, "there are no defaults here; set the variable and write ${NOPE}"}}},
-		{"quoted keys", "upstreams:\n  a: {command: [x]}\n  \"b\":\n    \"url\": ftp://x\n", []Fault{{"upstreams.b.url", 4, "not an http"}}},
-		{"negative limits", "upstreams:\n  a: {command: [x], max_connections: -1, idle_seconds: -1}\n", []Fault{{"upstreams.a.max_connections", 2, "0 is the default"}, {"upstreams.a.idle_seconds", 2, "0 is never"}}},
-		{"limits of the built-in server", "upstreams:\n  a: {builtin: files, roots: [.], idle_seconds: 0}\n", []Fault{{"upstreams.a", 2, "belong to command and url"}}},
-		{"shared by nobody", "upstreams:\n  a: {command: [x], share: nobody}\n", []Fault{{"upstreams.a.share", 2, "not one of session, principal, everyone"}}},
-		{"two prefixes", "upstreams:\n  a: {command: [x], prefix: p}\n  b: {command: [y], prefix: p}\n", []Fault{{"upstreams.b.prefix", 3, `also the prefix of upstream "a"`}}},
-		{"two kinds", "upstreams:\n  a: {command: [x], url: http://h/}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
-		{"no kind", "upstreams:\n  a: {prefix: p}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
-		{"empty upstream", "upstreams:\n  a:\n", []Fault{{"upstreams.a", 2, "is empty"}}},
-		{"bad url", "upstreams:\n  a: {url: ftp://x}\n", []Fault{{"upstreams.a.url", 2, "not an http"}}},
-		{"bad header", "upstreams:\n  a:\n    url: http://h/\n    headers:\n      X Y: v\n      Z: \"SECRET\\n\"\n", []Fault{{"upstreams.a.headers.X Y", 5, "not the name"}, {"upstreams.a.headers.Z", 6, "its value has a line break"}}},
-		{"not loopback", "listen: 0.0.0.0:80\n", []Fault{{"listen", 1, "not a loopback address"}}},
-		{"no port", "listen: localhost\n", []Fault{{"listen", 1, "not host:port, such as 127.0.0.1:8787"}}},
-		{"bad choice", "trace: {payload: full}\n", []Fault{{"trace.payload", 1, `"full" is not one of`}}},
-		{"bad type", "folding:\n  max_depth: many\n", []Fault{{"folding.max_depth", 2, "must be a whole number"}}},
-		{"impossible value", "folding:\n  max_depth: 9\n", []Fault{{"folding.max_depth", 2, "9 is not between"}}},
-		{"unknown encoding", "budget: {encoding: o300k}\n", []Fault{{"budget.encoding", 1, "o200k_base"}}},
-		{"malformed", "upstreams: [\n", []Fault{{"", 0, ""}}},
-		{"two faults at once", "trace: {payload: full, sync: now}\n", []Fault{{"trace.payload", 1, ""}, {"trace.sync", 1, ""}}},
-		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []Fault{{"upstreams.a.tools.deny", 2, "not a valid glob"}}},
+		{"memory", "folding: {memory: {tool: a__t, on_injection: x, items: y, text: \"$.t\", confidence: z}}\n", []wanted{{"folding.memory.on_injection", 1, "use log, flag or block"}, {"folding.memory.confidence", 1, ""}, {"folding.memory.items", 1, ""}}},
+		{"unknown choice of limits", "budgets: {on_error: ignore, wait_ms: 0}\n", []wanted{{"budgets.on_error", 1, "is not one of refuse, allow"}, {"budgets.wait_ms", 1, "not positive"}}},
+		{"store", "store: {url: \"http://user:hunter2@host\"}\n", []wanted{{"store", 1, "the URL is wrong: use redis://"}}},
+		{"store's prefix", "store: {url: \"redis://host\", prefix: \"a b\"}\n", []wanted{{"store", 1, "prefix \"a b\""}}},
+		{"unknown key", "folding:\n  max_depht: 3\n", []wanted{{"folding.max_depht", 2, "no such key; did you mean max_depth? Otherwise use one of default_budget, "}}},
+		{"unknown key of an upstream", "upstreams:\n  a:\n    builtn: files\n    rots: [.]\n", []wanted{{"upstreams.a.builtn", 3, "builtin, roots, "}, {"upstreams.a.rots", 4, "no such key"}}},
+		{"text for a list", "upstreams:\n  a: {command: npx foo}\n", []wanted{{"upstreams.a.command", 2, "must be a list, such as [npx, -y, server]"}}},
+		{"list for a text", "upstreams:\n  a: {url: [http://h/]}\n", []wanted{{"upstreams.a.url", 2, "must be one text"}}},
+		{"mapping for a list", "upstreams:\n  a: {command: {a: b}}\n", []wanted{{"upstreams.a.command", 2, "must be a list, and is a mapping"}}},
+		{"list for a mapping", "upstreams:\n  - {command: [x]}\n", []wanted{{"upstreams", 2, "must hold keys"}}},
+		{"text for keys", "trace: off\n", []wanted{{"trace", 1, "must hold keys: payload, on_error, "}}},
+		{"number for a time", "folding: {retention: 24}\n", []wanted{{"folding.retention", 1, "must be a time with its unit, such as 90m or 24h"}}},
+		{"days", "folding:\n  retention: 1d\n", []wanted{{"folding.retention", 2, "such as 90m or 24h; there is no unit for days"}}},
+		{"days in a list", "workflows:\n  - name: w\n    ttl: 7d\n", []wanted{{"workflows[0].ttl", 3, "no unit for days"}}},
+		{"text for a number", "budget: {scale: much}\n", []wanted{{"budget.scale", 1, "must be a number"}}},
+		{"text for yes or no", "folding: {require_session_id: maybe}\n", []wanted{{"folding.require_session_id", 1, "must be true or false"}}},
+		{"too large", "folding: {max_depth: 99999999999999999999}\n", []wanted{{"folding.max_depth", 1, ""}}},
+		{"unknown top level key", "lisen: x\n", []wanted{{"lisen", 1, "no such key; did you mean listen? Otherwise use one of listen, "}}},
+		{"duplicate key", "state_dir: a\nstate_dir: b\n", []wanted{{"state_dir", 2, "already defined"}}},
+		{"unset variable", "upstreams:\n  a:\n    url: http://x/${NOPE}\n", []wanted{{"upstreams.a.url", 3, "NOPE is not set"}}},
+		{"unset variable in a block", "upstreams:\n  a:\n    url: >-\n      http://x/${NOPE}\n", []wanted{{"upstreams.a.url", 0, "NOPE is not set"}}},
+		{"open variable", "upstreams:\n  a: {url: http://x/, headers: {A: \"${NOPE SECRET\"}}\n", []wanted{{"upstreams.a.headers.A", 2, "has ${ without the }"}}},
+		{"variable with a default", "upstreams:\n  a: {url: \"http://x/${NOPE:-SECRET}\"}\n", []wanted{{"upstreams.a.url", 2, "there are no defaults here; set the variable and write ${NOPE}"}}},
+		{"quoted keys", "upstreams:\n  a: {command: [x]}\n  \"b\":\n    \"url\": ftp://x\n", []wanted{{"upstreams.b.url", 4, "not an http"}}},
+		{"negative limits", "upstreams:\n  a: {command: [x], max_connections: -1, idle_seconds: -1}\n", []wanted{{"upstreams.a.max_connections", 2, "0 is the default"}, {"upstreams.a.idle_seconds", 2, "0 is never"}}},
+		{"limits of the built-in server", "upstreams:\n  a: {builtin: files, roots: [.], idle_seconds: 0}\n", []wanted{{"upstreams.a", 2, "belong to command and url"}}},
+		{"shared by nobody", "upstreams:\n  a: {command: [x], share: nobody}\n", []wanted{{"upstreams.a.share", 2, "not one of session, principal, everyone"}}},
+		{"two prefixes", "upstreams:\n  a: {command: [x], prefix: p}\n  b: {command: [y], prefix: p}\n", []wanted{{"upstreams.b.prefix", 3, `also the prefix of upstream "a"`}}},
+		{"two kinds", "upstreams:\n  a: {command: [x], url: http://h/}\n", []wanted{{"upstreams.a", 2, "exactly one of"}}},
+		{"no kind", "upstreams:\n  a: {prefix: p}\n", []wanted{{"upstreams.a", 2, "exactly one of"}}},
+		{"empty upstream", "upstreams:\n  a:\n", []wanted{{"upstreams.a", 2, "is empty"}}},
+		{"bad url", "upstreams:\n  a: {url: ftp://x}\n", []wanted{{"upstreams.a.url", 2, "not an http"}}},
+		{"bad header", "upstreams:\n  a:\n    url: http://h/\n    headers:\n      X Y: v\n      Z: \"SECRET\\n\"\n", []wanted{{"upstreams.a.headers.X Y", 5, "not the name"}, {"upstreams.a.headers.Z", 6, "its value has a line break"}}},
+		{"not loopback", "listen: 0.0.0.0:80\n", []wanted{{"listen", 1, "not a loopback address"}}},
+		{"no port", "listen: localhost\n", []wanted{{"listen", 1, "not host:port, such as 127.0.0.1:8787"}}},
+		{"bad choice", "trace: {payload: full}\n", []wanted{{"trace.payload", 1, `"full" is not one of`}}},
+		{"bad type", "folding:\n  max_depth: many\n", []wanted{{"folding.max_depth", 2, "must be a whole number"}}},
+		{"impossible value", "folding:\n  max_depth: 9\n", []wanted{{"folding.max_depth", 2, "9 is not between"}}},
+		{"unknown encoding", "budget: {encoding: o300k}\n", []wanted{{"budget.encoding", 1, "o200k_base"}}},
+		{"malformed", "upstreams: [\n", []wanted{{"", 0, ""}}},
+		{"two faults at once", "trace: {payload: full, sync: now}\n", []wanted{{"trace.payload", 1, ""}, {"trace.sync", 1, ""}}},
+		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []wanted{{"upstreams.a.tools.deny", 2, "not a valid glob"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/proxy/memory"
 )
 
@@ -44,26 +45,7 @@ func (e *Error) Error() string {
 }
 
 // Fault is one error in a configuration.
-type Fault struct {
-	// Key is the path of the value, such as "folding.max_depth"; "" for the file.
-	Key string
-	// Line is the key's line in the file; 0 if the file does not have the key.
-	Line int
-	// Msg states the error and the remedy. It never holds a secret.
-	Msg string
-}
-
-// Error returns the message after the line and the key, if they are known.
-func (f Fault) Error() string {
-	s := f.Msg
-	if f.Key != "" {
-		s = f.Key + ": " + s
-	}
-	if f.Line > 0 {
-		s = fmt.Sprintf("line %d: %s", f.Line, s)
-	}
-	return s
-}
+type Fault = faults.Fault
 
 // UserFile returns the path of a user's configuration, for hosts that start foldgate anywhere.
 func UserFile() (string, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/publicip"
 	"github.com/foldgate/foldgate/proxy/memory"
@@ -30,9 +31,7 @@ func (c Config) Validate() []Fault {
 	c.checkListen(&k)
 	c.checkConsole(&k)
 	c.checkPrincipals(&k)
-	for _, f := range c.Auth.Check() {
-		k.fault("auth."+f.Key, "%s", f.Msg)
-	}
+	k.faults.Under("auth.", c.Auth.Check())
 	if u, err := url.Parse(c.PublicURL); c.PublicURL == "" {
 		k.faultIf(len(c.Auth.Issuers) > 0, "public_url", "is missing: auth.issuers needs it, such as https://gate.example.com")
 	} else {
@@ -42,16 +41,8 @@ func (c Config) Validate() []Fault {
 	k.faultIf(c.StateDir == "", "state_dir", "is empty: name a directory")
 	c.checkUpstreams(&k)
 	k.oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
-	if err := c.Folding.Validate(); err != nil {
-		for fault := range strings.Lines(err.Error()) { // each starts with its key
-			key, msg, _ := strings.Cut(strings.TrimSpace(fault), ": ")
-			k.fault(key, "%s", msg)
-		}
-	}
-	ofMemory := memory.Check(c.Folding)
-	for _, key := range slices.Sorted(maps.Keys(ofMemory)) {
-		k.fault("folding."+key, "%v", ofMemory[key])
-	}
+	k.faults.Under("", c.Folding.Validate())
+	k.faults.Under("folding.", memory.Check(c.Folding))
 	c.Results.check(&k)
 	k.globs("run.allow", c.Batch.Allow)
 	k.faultIf(c.Batch.MaxCalls < 1 || c.Batch.MaxCalls > 1000,
@@ -82,11 +73,9 @@ func (c Config) Validate() []Fault {
 	k.within("trace.retain_days", c.Trace.RetainDays, most(24*time.Hour), "is negative (0 keeps all)")
 	k.faultIf(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
 	_, wrong := policy.Compile(c.Policy)
-	for _, f := range wrong {
-		k.fault("policy."+f.Key, "%s", f.Msg)
-	}
-	_, faults := c.WorkflowRules()
-	return append(k.faults, faults...)
+	k.faults.Under("policy.", wrong)
+	_, wrong = c.WorkflowRules()
+	return append(k.faults, wrong...)
 }
 
 func (l *LLM) check(k *checker) {
@@ -115,16 +104,7 @@ func (c Config) checkBudgets(k *checker) {
 	k.oneOf("budgets.on_error", c.Budgets.OnError, "refuse", "allow")
 	k.positive("budgets.wait_ms", c.Budgets.WaitMS, most(time.Millisecond))
 	at := func(i int) string { return fmt.Sprintf("budgets.limits[%d]", i) }
-	if err := limits.Check(c.Budgets.Limits); err != nil {
-		for fault := range strings.Lines(err.Error()) { // each starts with its key
-			key, msg, _ := strings.Cut(strings.TrimSpace(fault), ": ")
-			i := 0
-			if n, _ := fmt.Sscanf(key, "limits[%d]", &i); n == 1 && c.Budgets.Limits[i].Name != "" {
-				msg = "limit " + c.Budgets.Limits[i].Name + ": " + msg
-			}
-			k.fault("budgets."+key, "%s", msg)
-		}
-	}
+	k.faults.Under("budgets.", limits.Check(c.Budgets.Limits))
 	if c.Store.URL != "" {
 		if store, err := limits.OpenRedis(string(c.Store.URL), c.Store.Prefix); err != nil {
 			k.fault("store", "%v", err)
@@ -453,10 +433,8 @@ func (c Config) WorkflowRules() (*workflow.Rules, []Fault) {
 	for i, w := range c.Workflows {
 		specs[i] = c.workflowSpec(w, fmt.Sprintf("workflows[%d].", i), &k)
 	}
-	rules, faults := workflow.Compile(specs)
-	for _, f := range faults {
-		k.fault(fmt.Sprintf("workflows[%d].%s", f.Spec, f.At), "%s", f.Msg)
-	}
+	rules, wrong := workflow.Compile(specs)
+	k.faults.Under("workflows", wrong)
 	return rules, k.faults
 }
 
@@ -533,16 +511,12 @@ func (c Config) splitTool(name string) (server, tool string, ok bool) {
 	return server, tool, ok
 }
 
-type checker struct{ faults []Fault }
+type checker struct{ faults faults.List }
 
-func (k *checker) fault(key, format string, args ...any) {
-	k.faults = append(k.faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
-}
+func (k *checker) fault(key, format string, args ...any) { k.faults.Add(key, format, args...) }
 
 func (k *checker) faultIf(bad bool, key, format string, args ...any) {
-	if bad {
-		k.fault(key, format, args...)
-	}
+	k.faults.If(bad, key, format, args...)
 }
 
 func (k *checker) oneOf(key, value string, allowed ...string) {

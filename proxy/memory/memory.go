@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/pins"
@@ -62,28 +62,29 @@ func Arguments(template map[string]any, values map[string]string) json.RawMessag
 	return rawjson.Marshal(fill(template))
 }
 
-// Check returns what is wrong with the configuration, by key below folding.
-func Check(c folding.Config) map[string]error {
-	faults := map[string]error{}
+// Check returns what is wrong with the configuration. The keys are below folding.
+func Check(c folding.Config) (wrong faults.List) {
 	m := c.Memory
 	switch m.OnInjection {
 	case folding.InjectionLog, folding.InjectionFlag, folding.InjectionBlock:
 	default:
-		faults["memory.on_injection"] = fmt.Errorf("%q is unknown: use log, flag or block", m.OnInjection)
+		wrong.Add("memory.on_injection", "%q is unknown: use log, flag or block", m.OnInjection)
 	}
-	if m.Tool != "" {
-		for key, path := range map[string]string{"items": m.Items, "text": m.Text, "source": m.Source, "confidence": m.Confidence} {
-			if _, number := strconv.ParseFloat(path, 64); key == "confidence" && number == nil || key == "source" && path == "" {
-				continue
-			}
-			if path == "" {
-				faults["memory."+key] = errors.New("is missing: give a JSONPath, such as $.content; confidence may be a number, such as 1, if the server has none")
-			} else if _, err := workflow.ParsePath(path); err != nil {
-				faults["memory."+key] = err
-			}
+	if m.Tool == "" {
+		return wrong
+	}
+	for _, path := range [][2]string{{"confidence", m.Confidence}, {"items", m.Items}, {"source", m.Source}, {"text", m.Text}} {
+		key, path := path[0], path[1]
+		if _, number := strconv.ParseFloat(path, 64); key == "confidence" && number == nil || key == "source" && path == "" {
+			continue
+		}
+		if path == "" {
+			wrong.Add("memory."+key, "is missing: give a JSONPath, such as $.content; confidence may be a number, such as 1, if the server has none")
+		} else if _, err := workflow.ParsePath(path); err != nil {
+			wrong.Add("memory."+key, "%v", err)
 		}
 	}
-	return faults
+	return wrong
 }
 
 // Item is one memory.

@@ -80,7 +80,7 @@ func TestCheck(t *testing.T) {
 		"memory.on_injection": {OnInjection: "pray"}, "memory.items": {Tool: "m", Text: "$", Confidence: "1", Items: "memories"},
 		"memory.text": {Tool: "m", Items: "$", Confidence: "1"}, "memory.confidence": {Tool: "m", Items: "$", Text: "$"},
 	} {
-		if f := Check(config(m)); len(f) != 1 || f[key] == nil {
+		if f := Check(config(m)); len(f) != 1 || f[0].Key != key {
 			t.Errorf("Check finds %v, want a fault of %s", f, key)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
 )
 
@@ -117,10 +118,6 @@ type rule struct {
 	when *condition // nil for none
 }
 
-// Fault is an error in a policy. Key is the path of the value below the policy, such as
-// "rules[2].when".
-type Fault struct{ Key, Msg string }
-
 // Bounds of a policy.
 const (
 	maxRules = 1000
@@ -131,14 +128,10 @@ var ruleName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // Compile checks a policy and compiles its conditions. Without faults it returns the policy, nil if
 // it forbids nothing.
-func Compile(c Config) (*Policy, []Fault) {
+func Compile(c Config) (*Policy, faults.List) {
 	p := &Policy{allow: c.Default != "deny", hidesUnlisted: c.Unlisted == "unknown"}
-	var faults []Fault
-	fault := func(bad bool, key, format string, args ...any) {
-		if bad {
-			faults = append(faults, Fault{key, fmt.Sprintf(format, args...)})
-		}
-	}
+	var wrong faults.List
+	fault := wrong.If
 	fault(!slices.Contains([]string{"", "allow", "deny"}, c.Default), "default", "%q is not one of allow, deny", c.Default)
 	fault(!slices.Contains([]string{"", "forbidden", "unknown"}, c.Unlisted), "unlisted", "%q is not one of forbidden, unknown", c.Unlisted)
 	fault(len(c.Rules) > maxRules, "rules", "has %d rules, more than %d", len(c.Rules), maxRules)
@@ -181,8 +174,8 @@ func Compile(c Config) (*Policy, []Fault) {
 		}
 		p.rules = append(p.rules, one)
 	}
-	if len(faults) > 0 || p.allow && len(p.rules) == 0 {
-		return nil, faults
+	if len(wrong) > 0 || p.allow && len(p.rules) == 0 {
+		return nil, wrong
 	}
 	return p, nil
 }

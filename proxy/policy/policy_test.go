@@ -138,23 +138,24 @@ func TestDefaultAllow(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
+	type wanted struct{ Key, Msg string }
 	for _, tt := range []struct {
 		c    Config
-		want []Fault
+		want []wanted
 	}{
-		{Config{Default: "maybe", Unlisted: "hidden"}, []Fault{{"default", "not one of"}, {"unlisted", "not one of"}}},
+		{Config{Default: "maybe", Unlisted: "hidden"}, []wanted{{"default", "not one of"}, {"unlisted", "not one of"}}},
 		{Config{Rules: []Rule{{Deny: []string{"x"}}, {Name: "default", Deny: []string{"x"}}, {Name: "a b", Deny: []string{"x"}}}},
-			[]Fault{{"rules[0].name", "1 to 64"}, {"rules[1].name", "1 to 64"}, {"rules[2].name", "1 to 64"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}}, {Name: "a", Deny: []string{"y"}}}}, []Fault{{"rules[1].name", "also the name of rules[0]"}}},
-		{Config{Rules: []Rule{{Name: "a"}}}, []Fault{{"rules[0]", "names nothing"}}},
-		{Config{Rules: []Rule{{Name: "a", Allow: []string{"x"}}}}, []Fault{{"rules[0].allow", "no effect"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"["}, Who: Who{Team: "{"}}}}, []Fault{{"rules[0].deny", "not a valid glob"}, {"rules[0].who.team", "not a valid glob"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, Require: "branch"}}}, []Fault{{"rules[0].require", "needs allow"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, Require: "session"}}}, []Fault{{"rules[0].require", "is not branch"}, {"rules[0].require", "needs allow"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "args.sql."}}}, []Fault{{"rules[0].when", "1:10: Syntax error"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "arg.sql == 1"}}}, []Fault{{"rules[0].when", "undeclared reference to 'arg'"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "team == 1"}}}, []Fault{{"rules[0].when", "no matching overload"}}},
-		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "team"}}}, []Fault{{"rules[0].when", "must be true or false"}}},
+			[]wanted{{"rules[0].name", "1 to 64"}, {"rules[1].name", "1 to 64"}, {"rules[2].name", "1 to 64"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}}, {Name: "a", Deny: []string{"y"}}}}, []wanted{{"rules[1].name", "also the name of rules[0]"}}},
+		{Config{Rules: []Rule{{Name: "a"}}}, []wanted{{"rules[0]", "names nothing"}}},
+		{Config{Rules: []Rule{{Name: "a", Allow: []string{"x"}}}}, []wanted{{"rules[0].allow", "no effect"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"["}, Who: Who{Team: "{"}}}}, []wanted{{"rules[0].deny", "not a valid glob"}, {"rules[0].who.team", "not a valid glob"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, Require: "branch"}}}, []wanted{{"rules[0].require", "needs allow"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, Require: "session"}}}, []wanted{{"rules[0].require", "is not branch"}, {"rules[0].require", "needs allow"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "args.sql."}}}, []wanted{{"rules[0].when", "1:10: Syntax error"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "arg.sql == 1"}}}, []wanted{{"rules[0].when", "undeclared reference to 'arg'"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "team == 1"}}}, []wanted{{"rules[0].when", "no matching overload"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "team"}}}, []wanted{{"rules[0].when", "must be true or false"}}},
 	} {
 		p, got := Compile(tt.c)
 		if len(got) != len(tt.want) || p != nil {

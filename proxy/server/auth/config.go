@@ -11,6 +11,7 @@ import (
 	"github.com/lestrrat-go/jwx/v3/jwa"
 	"github.com/ohler55/ojg/jp"
 
+	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/publicip"
 )
@@ -44,9 +45,6 @@ type Issuer struct {
 	Scopes    string `yaml:"scopes"`
 }
 
-// Fault is an error in a configuration. Key is the path of the value below auth.
-type Fault struct{ Key, Msg string }
-
 // algorithms are those that can be configured: signatures by a private key. An HMAC would make every
 // verifier an issuer.
 var algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -58,13 +56,9 @@ const (
 
 var issuerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$`)
 
-// Check returns every fault.
-func (c Config) Check() (faults []Fault) {
-	fault := func(bad bool, key, format string, args ...any) {
-		if bad {
-			faults = append(faults, Fault{key, fmt.Sprintf(format, args...)})
-		}
-	}
+// Check returns every fault. The keys are below auth.
+func (c Config) Check() (wrong faults.List) {
+	fault := wrong.If
 	fault(len(c.Issuers) > maxIssuers, "issuers", "has %d entries, more than %d", len(c.Issuers), maxIssuers)
 	owner := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Issuers)) {
@@ -95,7 +89,7 @@ func (c Config) Check() (faults []Fault) {
 	for i, glob := range c.Revoked {
 		fault(!globs.Valid(glob), fmt.Sprintf("revoked[%d]", i), "%q is not a valid glob", glob)
 	}
-	return faults
+	return wrong
 }
 
 var scopeForm = regexp.MustCompile(`^[!#-\[\]-~]{1,256}$`) // RFC 6749, scope-token
