@@ -329,11 +329,24 @@ func TestDiff(t *testing.T) {
 		Is:  canonical([]byte(`{"name":"a","description":"one\ntwo\nthree\nfour\n5\nsix","inputSchema":{"type":"object","required":["x","y"]}}`)),
 	}
 	want := []string{
-		"  description: three", "  description: four", "- description: five", "+ description: 5", "  description: six",
+		"  description: two", "  description: three", "  description: four", "- description: five", "+ description: 5", "  description: six",
 		"  inputSchema.required[0]: x", "+ inputSchema.required[1]: y", "  inputSchema.type: object", "  name: a",
 	}
 	if got := p.Diff(); !slices.Equal(got, want) {
 		t.Errorf("Diff() =\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, tt := range []struct {
+		was, is string
+		want    []string
+	}{
+		{``, `{"name":"a"}`, []string{"+ name: a"}},
+		{`{"name":"a"}`, `{"name":"a"}`, nil},
+		{`{"name":"a"}`, `{"name":"a","x\n+ y":1}`, []string{"  name: a", `+ x\n+ y: 1`}},
+		{`{"@@":1}`, `{"@@":2}`, []string{"- @@: 1", "+ @@: 2"}},
+	} {
+		if got := (Pin{Was: []byte(tt.was), Is: []byte(tt.is)}).Diff(); !slices.Equal(got, tt.want) {
+			t.Errorf("from %s to %s: %q, want %q", tt.was, tt.is, got, tt.want)
+		}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rogpeppe/go-internal/diff"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -97,68 +99,27 @@ func (s *Store) Approve(ctx context.Context, by string, pins []Pin) (done []Pin,
 	return done, err
 }
 
-const (
-	around   = 2    // lines that Diff shows around a change
-	maxLines = 2000 // of a definition whose lines Diff compares
-)
-
 // Title returns the name of p for people: that of a tool or prompt, or "instructions".
 func (p Pin) Title() string { return cmp.Or(p.Name, string(p.Kind)) }
 
 // Diff returns how p differs from the definition that was approved last, line by line. A line begins with
-// "+ " if it is new, with "- " if it is gone, else with two spaces. Lines may hold any characters: a
-// terminal needs them escaped.
+// "+ " if it is new, with "- " if it is gone, else with two spaces. Lines may hold any characters but line
+// breaks: a terminal needs them escaped.
 func (p Pin) Diff() (lines []string) {
 	if p.Is == nil {
 		return []string{"  (the definition is too large to be kept)"}
 	}
-	was, is := flatten(nil, "", p.Was), flatten(nil, "", p.Is)
-	if len(was) > maxLines || len(is) > maxLines {
-		return append(marked("- ", was), marked("+ ", is)...)
-	}
-	// longest[i][j] is the number of lines that was[i:] and is[j:] have in common, in order.
-	longest := make([][]int, len(was)+1)
-	for i := range longest {
-		longest[i] = make([]int, len(is)+1)
-	}
-	for i := len(was) - 1; i >= 0; i-- {
-		for j := len(is) - 1; j >= 0; j-- {
-			if longest[i][j] = max(longest[i+1][j], longest[i][j+1]); was[i] == is[j] {
-				longest[i][j] = longest[i+1][j+1] + 1
-			}
+	text := func(v []byte) (all []byte) {
+		for _, line := range flatten(nil, "", v) {
+			all = append(append(all, strings.ReplaceAll(line, "\n", `\n`)...), '\n') // a name can have any character
 		}
+		return all
 	}
-	near := []bool{}
-	add := func(mark, line string, change bool) {
-		lines, near = append(lines, mark+line), append(near, change)
+	for line := range strings.Lines(string(diff.Diff("was", text(p.Was), "is", text(p.Is)))) {
+		lines = append(lines, line[:1]+" "+strings.TrimSuffix(line[1:], "\n"))
 	}
-	for i, j := 0, 0; i < len(was) || j < len(is); {
-		switch {
-		case i < len(was) && j < len(is) && was[i] == is[j]:
-			add("  ", is[j], false)
-			i, j = i+1, j+1
-		case j == len(is) || i < len(was) && longest[i+1][j] >= longest[i][j+1]:
-			add("- ", was[i], true)
-			i++
-		default:
-			add("+ ", is[j], true)
-			j++
-		}
-	}
-	var shown []string
-	for i, line := range lines {
-		if slices.Contains(near[max(0, i-around):min(len(near), i+around+1)], true) {
-			shown = append(shown, line)
-		}
-	}
-	return shown
-}
-
-func marked(mark string, lines []string) (out []string) {
-	for _, line := range lines {
-		out = append(out, mark+line)
-	}
-	return out
+	lines = lines[min(3, len(lines)):] // the heads
+	return slices.DeleteFunc(lines, func(line string) bool { return line[0] == '@' })
 }
 
 // flatten returns a line for each value in v, with its path, and for each line of a text.
