@@ -24,7 +24,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/runner/llm"
 	"github.com/foldgate/foldgate/proxy/server"
-	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -148,7 +147,7 @@ func (g *Gateway) openParts() error {
 	g.pins = pins.Open(g.Start.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
 		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.Log,
+		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Telemetry: g.Telemetry, Log: g.Log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)

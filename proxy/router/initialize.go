@@ -13,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -112,7 +113,7 @@ func ownTasks(e wire.Era) string {
 // It leaves out instructions that can't be checked for secrets, that are held, or whose server is hidden
 // from the caller. The waits for lists end with waiting.
 func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string {
-	text := rt.Instructions
+	text := tools.Instructions
 	if s.choice() != decidedList {
 		text += " If find_tools is listed, it finds the tools that are not; call_tool calls them."
 	}

@@ -16,7 +16,6 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"slices"
 	"sync"
@@ -25,28 +24,10 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/pins"
+	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
-	"github.com/foldgate/foldgate/proxy/wire"
 )
-
-// Tools are foldgate's own tools.
-type Tools interface {
-	// Call serves a tools/call, or a request about the task of such a call.
-	Call(ctx context.Context, r *conn.Request) (wire.Message, error)
-	// Has reports whether there is a tool of that name.
-	Has(name string) bool
-	// Attribute finds the branch that pays for a call of such a tool. The call has its name and
-	// arguments.
-	Attribute(ctx context.Context, c *interceptor.Call)
-	// Inner returns the call that a call_tool stands for. branchID is "" if it names none.
-	Inner(c *interceptor.Call) (name string, arguments json.RawMessage, branchID string, err error)
-	// HasTask reports whether the caller has a task of such a tool with that id.
-	HasTask(c *interceptor.Call, id string) bool
-	// Tasks returns the states of the caller's tasks.
-	Tasks(c *interceptor.Call) []json.RawMessage
-}
 
 // Options configure a Router. All fields but Telemetry are required.
 type Options struct {
@@ -59,11 +40,9 @@ type Options struct {
 	Recorder    *interceptor.Recorder
 	Branches    *folding.Manager
 	Tokens      interceptor.TokenMeter
-	Tools       Tools
+	Tools       *tools.Tools
 	Pins        *pins.Store
 	Connections Connections
-	// Instructions tell models how to use foldgate.
-	Instructions string
 	// Telemetry may be nil.
 	Telemetry *interceptor.Telemetry
 	Log       *slog.Logger
