@@ -26,13 +26,14 @@ type Returned struct {
 // happened. Then the children of the branch end, deepest first, then the branch. A branch that
 // was ended by force takes one late message. A second return fails with an [*EndedError].
 func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (Returned, error) {
-	return m.ReturnPaid(ctx, caller, branchID, message, func(Branch, int) bool { return true })
+	return m.ReturnPaid(ctx, caller, branchID, message, func(Branch, int) bool { return true }, func() {})
 }
 
 // ReturnPaid is [Manager.Return] for a message that others than the parent have to pay, too. pay
 // gets the branch and the tokens of the message, and reports whether they have. The branch ends in
 // both cases. If they have not, the parent is charged nothing, and its reader must not have the message.
-func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, message string, pay func(Branch, int) bool) (r Returned, err error) {
+// giveBack undoes pay: it is called if the return then fails, as when another one was faster.
+func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, message string, pay func(Branch, int) bool, giveBack func()) (r Returned, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
 	defer func() { done(r.Branch, err) }()
 	message, err = cleanText("message", message, maxMessage)
@@ -54,7 +55,11 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	}
 	tokens := m.opts.Count(message)
 	paid := pay(b, tokens)
-
+	defer func() {
+		if paid && err != nil {
+			giveBack()
+		}
+	}()
 	m.mu.Lock()
 	now := m.now()
 	if m.closed {

@@ -424,3 +424,19 @@ func TestEventHandlerMayPanic(t *testing.T) {
 		t.Errorf("%d events delivered before Return came back, want 2", n)
 	}
 }
+
+// Of two returns at the same time one closes the branch, and the other gives back what it paid.
+func TestReturnGivesBack(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{})
+	spent := 0
+	var faster error
+	_, err := m.ReturnPaid(ctx, alice, b.ID, "one two three", func(_ folding.Branch, n int) bool {
+		spent += n
+		_, faster = m.ReturnPaid(ctx, alice, b.ID, "one", func(_ folding.Branch, n int) bool { spent += n; return true }, func() { t.Error("the faster return gave back") })
+		return true
+	}, func() { spent -= 3 })
+	if ended := (*folding.EndedError)(nil); faster != nil || !errors.As(err, &ended) || spent != 1 {
+		t.Errorf("Return = %v, the faster one %v; %d tokens are paid, want 1", err, faster, spent)
+	}
+}

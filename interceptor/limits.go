@@ -67,10 +67,11 @@ func (l *Limits) shown(server, tool string) string {
 
 // Pay charges n tokens of a message that is no call's result. It reports whether all limits had them;
 // else nothing is charged, and the message must not be delivered. rule is for the trace: what refused
-// it, or [trace.RuleUnavailable] also if it is paid, but the store could not confirm that.
-func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) (paid bool, rule string) {
+// it, or [trace.RuleUnavailable] also if it is paid, but the store could not confirm that. The Spend can give
+// the tokens back.
+func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) (s *limits.Spend, paid bool, rule string) {
 	if l == nil || n == 0 {
-		return true, ""
+		return nil, true, ""
 	}
 	s, err := l.Limits.Pay(ctx, l.use(o, server, tool, branch), n)
 	switch _, unavailable := errors.AsType[*limits.UnavailableError](err); {
@@ -79,7 +80,7 @@ func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch
 	case err != nil:
 		rule = "limit_exceeded"
 	}
-	return err == nil, rule
+	return s, err == nil, rule
 }
 
 // BeginModel takes n tokens of a model from the limits of model tokens, or refuses the call. What the model

@@ -24,7 +24,7 @@ func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *inter
 		n.Tokens = e.Tokens.Sent(n.Method, m.Body, m.Extra)
 		o := interceptor.Origin{Identity: interceptor.Identity{Principal: n.Principal, Team: n.Team}, Session: n.Session, Revision: n.Era}
 		if n.Refused = "too_large"; n.Tokens <= maxTaskNews || !strings.HasPrefix(n.Method, wire.TaskNews) {
-			n.Paid, n.Refused = e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens)
+			_, n.Paid, n.Refused = e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens)
 		}
 		if n.Unconfirmed = n.Paid && n.Refused != ""; n.Paid {
 			if n.Refused = ""; e.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {

@@ -109,11 +109,11 @@ func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, folding.Errorf(folding.ErrInvalidInput, "message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none")
 	}
 	defer t.Records.Returning(t.Branches, c, in.BranchID)()
-	unpaid := ""
+	unpaid, giveBack := "", func() {}
 	ret, err := t.Branches.ReturnPaid(ctx, c.Caller(), in.BranchID, *in.Message, func(b folding.Branch, n int) bool {
-		unpaid = t.pay(ctx, c, b.ParentID != "", n)
+		unpaid, giveBack = t.pay(ctx, c, b.ParentID != "", n)
 		return unpaid == ""
-	})
+	}, func() { giveBack() })
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (t *Tools) message(ctx context.Context, c *interceptor.Call, b folding.Bran
 // both pay for.
 func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
 	by, n := c.Attribution.Branch, t.Counter.Count(of.Message)
-	if unpaid := t.pay(ctx, c, by != nil, n); unpaid != "" {
+	if unpaid, _ := t.pay(ctx, c, by != nil, n); unpaid != "" {
 		return t.keepMessage(ctx, c, of, unpaid)
 	}
 	if by != nil {
@@ -285,17 +285,20 @@ func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch
 }
 
 // pay charges n tokens of the message of a branch to the limits. It returns why they do not pay, "" if
-// they do.
-func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int) (unpaid string) {
-	paid, rule := t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, branch, n)
+// they do, and what gives the tokens back.
+func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int) (unpaid string, giveBack func()) {
+	spend, paid, rule := t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, branch, n)
 	switch {
 	case paid:
 		c.Outcome.Paid, c.Outcome.PaidInBranch, c.Outcome.Unconfirmed = n, branch, rule != ""
-		return ""
+		return "", func() {
+			spend.Give(n)
+			c.Outcome.Paid = 0
+		}
 	case rule == trace.RuleUnavailable:
-		return "the limits can't be counted now"
+		return "the limits can't be counted now", nil
 	}
-	return "a limit is spent"
+	return "a limit is spent", nil
 }
 
 // keepMessage stores the message of a branch that limits do not pay for. It returns a line that says

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
@@ -24,6 +25,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // fixed is a configuration that is not reloaded.
@@ -340,5 +342,35 @@ func TestPageOfACancelledCall(t *testing.T) {
 	}
 	if _, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c}); err == nil || !strings.Contains(err.Error(), "page: took too long: 0 pages") {
 		t.Errorf("the call ends with %v", err)
+	}
+}
+
+// What a message cost the limits can be given back.
+func TestPayGivesBack(t *testing.T) {
+	one := limits.Limit{Name: "l", Per: limits.PerAll, Tokens: 100}
+	if err := one.Window.UnmarshalText([]byte("1d")); err != nil {
+		t.Fatal(err)
+	}
+	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	all, err := limits.New([]limits.Limit{one}, store, limits.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close(t.Context())
+	l := &interceptor.Limits{Limits: all, Stateless: wire.VersionModern}
+	tools := New(t.Context(), Options{Config: fixed(config.Default()), Limits: func() *interceptor.Limits { return l }})
+	for range 3 { // two would be too many
+		c := &interceptor.Call{}
+		unpaid, giveBack := tools.pay(t.Context(), c, false, 60)
+		if unpaid != "" || c.Outcome.Paid != 60 {
+			t.Fatalf("%q, paid %d", unpaid, c.Outcome.Paid)
+		}
+		if giveBack(); c.Outcome.Paid != 0 {
+			t.Errorf("paid %d, want none", c.Outcome.Paid)
+		}
 	}
 }
