@@ -115,7 +115,8 @@ CREATE INDEX branch_principal ON branch (principal, opened) WHERE opened > 0;`
 
 // dropTables removes the tables of earlier schemas.
 const dropTables = `DROP TABLE IF EXISTS segment; DROP TABLE IF EXISTS word; DROP TABLE IF EXISTS record; DROP TABLE IF EXISTS link;
-DROP TABLE IF EXISTS block; DROP TABLE IF EXISTS posting; DROP TABLE IF EXISTS total; DROP TABLE IF EXISTS branch;`
+DROP TABLE IF EXISTS block; DROP TABLE IF EXISTS posting; DROP TABLE IF EXISTS total; DROP TABLE IF EXISTS branch;
+DROP TABLE IF EXISTS loose;`
 
 const (
 	linkCorrelation = iota // key of an id that the record correlates to

@@ -159,6 +159,8 @@ func TestIndexChangesNoAnswer(t *testing.T) {
 // TestBadIndex: an index that is damaged, of another file or of a file that
 // has changed is not used; a forged one is found by verify.
 func TestBadIndex(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache) // where an index lies that can't be made again
 	build := func(t *testing.T) (dir, idx string) {
 		dir = t.TempDir()
 		j := open(t, dir, trace.Options{RotateBytes: 3000})
@@ -201,6 +203,9 @@ func TestBadIndex(t *testing.T) {
 		}
 		if r := verify(t, dir); !r.OK() {
 			t.Errorf("%s: after a query verify says %v, want a new index", name, r.Faults)
+		}
+		if left, _ := os.ReadDir(cache); len(left) > 0 {
+			t.Fatalf("%s: the index lies elsewhere now", name)
 		}
 	}
 	dir, idx := build(t)
