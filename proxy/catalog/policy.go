@@ -158,7 +158,7 @@ func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown
 	}
 	for _, q.Identity = range creators {
 		if d, unknown := r.decide(q); !d.Allowed {
-			d.Message = "of the branch, what the team, roles and scopes of its creation allow counts, too: " + d.Message
+			d.Message = "the policy must also allow this call for the branch's creator, with the team, roles and scopes at creation: " + d.Message
 			return d, unknown
 		}
 	}
