@@ -173,7 +173,7 @@ func readGiant(f *findings, _ []string) bool {
 // signs are the first bytes of binary files.
 var signs = map[string]string{"\x7fELF": "ELF", "\x89PNG": "PNG", "PK\x03\x04": "zip", "\x1f\x8b": "gzip", "%PDF": "PDF", "\xff\xd8\xff": "JPEG", "GIF8": "GIF", "SQLite format 3": "SQLite"}
 
-// readBinary tells the readable strings of a text that has many bytes that are none.
+// readBinary finds the readable strings of a text with many bytes that are not printable.
 func readBinary(f *findings, _ []string) bool {
 	start := f.text[:min(len(f.text), 16<<10)]
 	bad := 0

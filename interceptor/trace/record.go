@@ -156,9 +156,9 @@ type Tokens struct {
 	Used      int    `json:"branch_used,omitempty"`
 	Budget    int    `json:"branch_budget,omitempty"` // Used counts against it
 	Freed     int    `json:"freed,omitempty"`         // on context/pop: branch tokens minus the tokens that the parent reads
-	// Charged are the tokens that limits were charged, and no call. It is nil if they were charged In and
-	// Delivered, and for a call one call. A call that was refused before it was made has 0, branch_return
-	// and branch_status have what the message of the branch costs.
+	// Charged are the tokens that limits were charged, without a call. It is nil if limits were charged In,
+	// Delivered and, for a call, one call. It is 0 for a call that was refused before it was made. For
+	// branch_return and branch_status it is the cost of the message of the branch.
 	Charged *int `json:"charged,omitempty"`
 	// InBranch says that Charged counts in a branch.
 	InBranch bool `json:"charged_in_branch,omitempty"`

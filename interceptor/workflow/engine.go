@@ -163,8 +163,8 @@ func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 	return s, nil
 }
 
-// planLink plans the step of a link call. If the evidence leads to a step of the same name or
-// below one, the new step stands beside that, else below the step that the evidence leads to.
+// planLink plans the step of a link call. The evidence leads to a step. If that step, or a step above it, has
+// the same name, the new step is its sibling. Else the new step is a child of the step of the evidence.
 func (e *Engine) planLink(ctx context.Context, s *Step, at *node, now time.Time) error {
 	parent := at
 	for n := at; n.parent != ""; {

@@ -193,8 +193,8 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 	return text, false, verify(s, c.Before, text, h.table(), touched, nil)
 }
 
-// restore returns now with the tables from before Connect, comments included. It returns nil if one of them is
-// not as Connect left it, or if the syntax has no tables that are one text.
+// restore returns now with the tables from before Connect, comments included. It returns nil if a table has
+// changed since Connect, or if the file is not JSON.
 func (h Host) restore(now, old []byte, rec *record) (text []byte, err error) {
 	s, ok := h.syntax.(jsonc)
 	if !ok || !rec.Existed {
@@ -263,7 +263,7 @@ func (c *Change) Diff(secret func(text string) bool) (string, error) {
 	return text, nil
 }
 
-// diffOf returns the unified diff of two texts of a file as show shows them.
+// diffOf returns the unified diff of what show returns for two texts of a file.
 func diffOf(file string, before, after []byte, show func(text []byte) ([]byte, error)) (string, error) {
 	before, err := show(before)
 	if err != nil {

@@ -15,8 +15,8 @@ type jsonc struct{}
 
 var bom = []byte("\ufeff")
 
-// parse returns the value in data, which has no byte order mark, with a newline behind it. An empty file has
-// a value whose StartOffset is negative.
+// parse returns the value in data and a newline. data must have no byte order mark. The value of an empty file
+// has a negative StartOffset.
 func (jsonc) parse(data []byte) (v hujson.Value, err error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return hujson.Value{Value: &hujson.Object{}, StartOffset: -1}, nil

@@ -52,8 +52,8 @@ var (
 	disabled = regexp.MustCompile(`["=]|:[ \t]`)
 )
 
-// comment returns a comment, which has its sign in the first bytes and ends with end. If it may be a server that
-// somebody disabled, or has a secret, its text is redacted.
+// comment redacts the text of a comment that may be a disabled server or has a secret. The first sign bytes of c
+// start the comment, and end ends it.
 func (r *redactor) comment(c []byte, sign int, end string) []byte {
 	if text := string(c[sign:]); r.host && disabled.MatchString(text) || r.hides(nil, "", text) {
 		return append(c[:sign:sign], " [REDACTED]"+end...)

@@ -13,7 +13,7 @@ import (
 )
 
 // File returns a file that reads what f reads, through the poller. It has deadlines, and Close ends a
-// Read. It returns f itself if f is read so already, or is neither a pipe nor a socket. Otherwise the
+// Read. It returns f itself if f already uses the poller, or is neither a pipe nor a socket. Otherwise the
 // two share the non-blocking mode, so that nothing may be read from f any more.
 func File(f *os.File) *os.File {
 	info, err := f.Stat()

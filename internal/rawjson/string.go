@@ -106,8 +106,8 @@ func AppendUnescaped(dst, body []byte) (value []byte, valid bool) {
 // atOnce is how many bytes unescapeShort copies at once, also those behind something special.
 const atOnce = 16
 
-// unescapeShort writes the value of body to out, up to something special that is no escape sequence of two
-// bytes, or to the last bytes. It returns how many bytes it wrote and read.
+// unescapeShort writes body to out and decodes two-byte escapes. It stops at any other special byte and near
+// the end of body. It returns how many bytes it wrote and read.
 func unescapeShort(out, body []byte) (n, read int) {
 	for read+atOnce <= len(body) && n+atOnce <= len(out) {
 		from, to := body[read:read+atOnce:read+atOnce], out[n:n+atOnce:n+atOnce]

@@ -19,8 +19,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// DB is a server, or several that are one: a cluster, or a master and its replicas. It connects when it
-// is used. It is safe for concurrent use.
+// DB is a Redis or Valkey server, a cluster, or a master with replicas. It connects when it is used. It is safe for concurrent use.
 type DB struct {
 	// Prefix is what all keys begin with. It has a hash tag: a cluster has them in one slot.
 	Prefix string
@@ -113,7 +112,7 @@ func (db *DB) connect(ctx context.Context) (valkey.Client, error) {
 		go func() {
 			client, err := valkey.NewClient(db.options)
 			if err == nil {
-				if err = evicts(client); err != nil {
+				if err = checkEviction(client); err != nil {
 					client.Close()
 				}
 			}
@@ -145,9 +144,9 @@ func (db *DB) connect(ctx context.Context) (valkey.Client, error) {
 	return db.client, db.err
 }
 
-// evicts returns an error for a server that deletes counters when its memory is full. A server that
-// does not let its user ask is trusted.
-func evicts(client valkey.Client) error {
+// checkEviction returns an error for a server that deletes counters when its memory is full. It returns nil
+// if the user may not run INFO.
+func checkEviction(client valkey.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	info, err := client.Do(ctx, client.B().Info().Section("memory").Build()).ToString()

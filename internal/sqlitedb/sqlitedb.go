@@ -84,9 +84,9 @@ func (o Options) prepare(ctx context.Context, path string, pragmas []string) err
 }
 
 // Retry calls f again, for up to wait, while it fails because another connection holds a lock. It
-// pauses for a millisecond. SQLite's own wait soon tries only ten times a second, so it can miss a
-// lock that a process which writes all the time leaves free only for moments. It does not wait at all
-// while another connection makes a new log.
+// pauses for a millisecond. SQLite's own wait soon tries only ten times a second. So it can miss the short
+// times in which a process that always writes does not hold the lock. SQLite does not wait at all while
+// another connection makes a new log.
 func Retry(ctx context.Context, wait time.Duration, f func() error) error {
 	for end := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
 		if err := f(); !IsInUse(err) || time.Now().After(end) || ctx.Err() != nil {

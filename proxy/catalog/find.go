@@ -112,7 +112,7 @@ type posting struct {
 type Found struct {
 	Best   []string // as many as were asked for
 	More   []string // a few more, to be told with a line of what they do
-	Others []string // further ones, to be named only: of a vague query also tools that do not fit
+	Others []string // further ones, to be named only. For a vague query, also tools that do not fit
 	Fit    int      // how many have a word of the query, or a related one
 }
 
@@ -120,8 +120,8 @@ type Found struct {
 const (
 	maxMore   = 10
 	maxOthers = 30
-	maxVague  = 100 // of Others, for a vague query
-	vague     = 0.5 // the part of a query that the best tool accounts for, below which it is vague
+	maxVague  = 100 // replaces maxOthers for a vague query
+	vague     = 0.5 // a query is vague if the best tool accounts for a smaller part of it
 )
 
 // Search finds tools of servers by words, or all tools of a server if query is empty. With a server it
@@ -234,7 +234,7 @@ func parameters(schema []byte, add func(string, float64), depth int) {
 func (x *index) find(query string) (names []string, known float64) {
 	var asked []string
 	for w := range strings.FieldsSeq(query) {
-		asked = append(asked, words(cmp.Or(short[strings.ToLower(w)], w)+" "+sort(w))...)
+		asked = append(asked, words(cmp.Or(short[strings.ToLower(w)], w)+" "+wordKind(w))...)
 	}
 	scores, hits, wanted := make([]float64, len(x.names)), make([]int, len(x.names)), map[string]bool{}
 	covered, all := make([]float64, len(x.names)), 0.0 // of the query, in the weights of its words
@@ -313,8 +313,8 @@ func (x *index) related(word string) []relative {
 	return all
 }
 
-// sort says what sort of thing a word of a query is by its form, such as the name of a file; "" for most.
-func sort(w string) string {
+// wordKind returns the kind of thing that a word of a query names by its form, such as file; "" for most words.
+func wordKind(w string) string {
 	w = strings.Trim(w, `.,;:?!()"'`)
 	switch name, ending, dot := strings.Cut(w, "."); {
 	case strings.Contains(w, "://"):

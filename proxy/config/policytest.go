@@ -31,8 +31,7 @@ type policyTest struct {
 	Rule        string         `yaml:"rule"`   // that decides; "" is any
 }
 
-// shortName matches what can be a name that was shortened: rules match the whole name, too, which it
-// does not tell.
+// shortName matches names that look shortened. A test must give the full name, because rules also match it.
 var shortName = regexp.MustCompile(`^.{52,55}_[0-9a-f]{8}$`)
 
 // PolicyResult is the outcome of one test of [Config.TestPolicy].

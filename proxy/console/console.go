@@ -44,8 +44,8 @@ type Options struct {
 	Shown func(server, tool string) string
 	// Count returns the tokens of a text.
 	Count func(text string) int
-	// Login returns who has a token, for a console that several people use; nil: who has the one-time link
-	// is let in, as User, and may change something if Operates is set. Its error is told.
+	// Login returns the account of a token, for a console that several people use. Its error is shown. If Login
+	// is nil, the one-time link lets its holder in as User, who may change something if Operates is set.
 	Login    func(ctx context.Context, token string) (Account, error)
 	User     string
 	Operates bool

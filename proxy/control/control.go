@@ -134,8 +134,8 @@ func User(r *http.Request) string {
 // byHeader is the header of a request over the socket with [Client.By], escaped as in a query.
 const byHeader = "Foldgate-By"
 
-// By returns on whose behalf a request over the socket asks, as the client says; "" for the user of its
-// process.
+// By returns the person for whom a request over the socket asks, as [Client.By] says. It is "" if the user of
+// the client's process asks.
 func By(r *http.Request) string {
 	by, err := url.QueryUnescape(r.Header.Get(byHeader))
 	if err != nil || User(r) == "" {

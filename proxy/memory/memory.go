@@ -21,7 +21,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/pins"
 )
 
-// names are what ${name} in arguments can stand for. Of a search only the first two are known.
+// names are the variables of arguments, ${name}. A search for memories knows only the first two.
 var names = []string{"description", "prompt", "message", "digest", "outcome", "status", "reason", "error", "tools", "cost", "branch", "principal"}
 
 // IsName reports whether ${name} stands for something of a branch.

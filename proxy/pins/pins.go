@@ -52,9 +52,9 @@ const (
 // firstContact approved what a server gave when it was asked first.
 const firstContact = "first contact"
 
-// Bounds. Over maxNames, or with a name over maxName bytes, a definition is not kept, and is new each time.
-// Over maxVariants the oldest of a name is forgotten, at first one that was not approved. Over maxText and
-// maxTexts, in bytes, a definition is kept without its text, so that there is no difference to show.
+// Bounds. A definition beyond maxNames, or with a name over maxName bytes, is not kept: it is new each time.
+// Beyond maxVariants, the oldest definition of a name that is not approved is forgotten, else the oldest.
+// Beyond maxText and maxTexts, in bytes, a definition is kept without its text, and its change can't be shown.
 const (
 	maxNames    = 2000 // of a server
 	maxName     = 1 << 10
@@ -94,12 +94,12 @@ type Store struct {
 
 	writing sync.Mutex // held by update, which waits for other processes
 
-	mu    sync.Mutex  // never held while the file is read or written
-	now   *file       // without texts, never changed; nil before the file is read
-	info  os.FileInfo // of the file that now is of; nil for none
-	seen  *file       // what now was at the last Refresh
-	reads int         // counts the values of now
-	told  map[string]bool
+	mu      sync.Mutex  // never held while the file is read or written
+	current *file       // without texts, never changed; nil before the file is read
+	info    os.FileInfo // of the file that current is of; nil for none
+	seen    *file       // what current was at the last Refresh
+	reads   int         // counts the values of current
+	told    map[string]bool
 }
 
 // Open returns the store of a state directory. It reads and makes no file before it is used.
@@ -167,7 +167,7 @@ func (p *pin) state(sum string) State {
 // what this process has not told yet. After an error the names are those that the file, as it was read
 // last, does not approve.
 func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition, live bool) (held map[string]State, events []Event, err error) {
-	now, err := s.current()
+	now, err := s.ensure()
 	fresh := map[string]bool{}
 	if live && err == nil && !now.knows(from, k, all) {
 		err = s.update(ctx, func(f *file) bool {
@@ -181,8 +181,8 @@ func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var sv *server
-	if s.now != nil {
-		sv = s.now.Servers[from.Server]
+	if s.current != nil {
+		sv = s.current.Servers[from.Server]
 	}
 	if sv == nil || sv.Contacts[at(k, from.Reach)].IsZero() {
 		if !live && err == nil {
@@ -202,7 +202,7 @@ func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition,
 		if state == Approved && !fresh[d.SHA256] || s.told[key] {
 			continue
 		}
-		e := Event{Server: from.Server, Kind: k, Name: d.Name, State: state, SHA256: d.SHA256, Warnings: Scan(d.Text, s.now.owner(from.Server))}
+		e := Event{Server: from.Server, Kind: k, Name: d.Name, State: state, SHA256: d.SHA256, Warnings: Scan(d.Text, s.current.owner(from.Server))}
 		if state != Approved || len(e.Warnings) > 0 {
 			if len(s.told) >= maxNames*maxVariants {
 				clear(s.told)
@@ -216,7 +216,7 @@ func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition,
 
 // State returns what is known of a name, for a call of something that no list has.
 func (s *Store) State(from Source, k Kind, name string) State {
-	now, err := s.current()
+	now, err := s.ensure()
 	if err != nil {
 		return New // nothing is known to be approved
 	}
@@ -231,10 +231,10 @@ func (s *Store) State(from Source, k Kind, name string) State {
 	return p.state(p.Variants[len(p.Variants)-1].SHA256)
 }
 
-// current returns the file without texts as it was read last. It reads it the first time.
-func (s *Store) current() (*file, error) {
+// ensure returns current. It reads the file the first time.
+func (s *Store) ensure() (*file, error) {
 	s.mu.Lock()
-	now := s.now
+	now := s.current
 	s.mu.Unlock()
 	if now == nil {
 		return s.read()
@@ -368,7 +368,7 @@ func (f *file) owner(of string) func(tool string) string {
 func (s *Store) Refresh() (changed bool, events []Event) {
 	info, err := os.Stat(s.file)
 	s.mu.Lock()
-	same := s.now != nil && (err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size())
+	same := s.current != nil && (err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size())
 	s.mu.Unlock()
 	if !same {
 		_, _ = s.read() // if it can't be read, what was read before holds
@@ -376,13 +376,13 @@ func (s *Store) Refresh() (changed bool, events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen
-	if s.now == before {
+	if s.current == before {
 		return false, nil
 	}
-	if s.seen = s.now; before == nil {
+	if s.seen = s.current; before == nil {
 		return true, nil
 	}
-	for name, sv := range s.now.Servers {
+	for name, sv := range s.current.Servers {
 		for key, p := range sv.Pins {
 			kind, own, _ := strings.Cut(key, " ")
 			for _, v := range p.Variants {
@@ -471,7 +471,7 @@ func (s *Store) keep(f *file, info os.FileInfo, latest func() bool) {
 	if !latest() {
 		return
 	}
-	s.now, s.info = now, info
+	s.current, s.info = now, info
 	s.reads++
 	if s.seen == nil {
 		s.seen = now

@@ -256,7 +256,7 @@ func number(text string) (any, error) {
 	return f, nil
 }
 
-// fold returns the form that all spellings of a name share which servers in Go take for one.
+// fold folds case as encoding/json does. A Go server treats names with equal results as one name.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r

@@ -13,9 +13,9 @@ import (
 
 var errSpelling = errors.New("the URI can be read in two ways: write it as scheme://host/path or file:///path, without user, default port, outer spaces, dots, doubled slashes and escapes that it does not need")
 
-// names returns the names to match: an allow must match all of its names, a deny one of its own. A URI
-// has a second spelling, the one in which a server may read it. A server may also ignore the end of a
-// URI. names fails if it can't tell how a server reads a URI.
+// names returns two lists. An allow must match every name of the first. A deny needs to match one name of
+// the second. A URI has a second spelling, the one in which a server may read it. A server may also ignore
+// the end of a URI. names fails if it can't tell how a server reads a URI.
 func (r *Request) names() (allow, deny []string, err error) {
 	names := []string{r.Name}
 	if r.Full != "" && r.Full != r.Name {

@@ -88,8 +88,8 @@ func (s *Set) Forward(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 }
 
-// owner returns the replica for a request. here means this one, also if the name is unknown: then there
-// is nothing of that name any more. A request without ids goes to none of tried.
+// owner returns the replica for a request. here means this replica. It is also true if no replica has the
+// name any more. A request without ids goes to none of tried.
 func (s *Set) owner(to Target, tried map[string]bool) (m Member, here bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 
 // Branch is the branch that a run works in.
 type Branch interface {
-	// Ask sends the conversation of r with one more message, adds that and the answer to r, and returns
-	// the answer. The calls in it have ids, and their input is a JSON object, or Text says what it is.
+	// Ask adds next to the conversation of r, sends it, adds the answer and returns it. Each call in the
+	// answer has an id. Its input is a JSON object. If the model gave another input, Text has its beginning.
 	Ask(ctx context.Context, r *Request, next Message) (Message, error)
 	// Call makes a call of the model and returns its answer, also if ctx has ended.
 	Call(ctx context.Context, name string, arguments json.RawMessage) (text string, isError bool)

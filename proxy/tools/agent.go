@@ -45,12 +45,12 @@ type agent struct {
 	calls  atomic.Int64
 	taken  atomic.Bool // its message was delivered
 
-	mu     sync.Mutex    // guards what follows
-	turns  int           // begun
-	over   int           // of them
-	turned chan struct{} // closed and replaced after each turn
-	last   time.Time     // when a turn began, or the last one ended
-	sent   int           // tokens of the conversation so far, as far as known
+	mu        sync.Mutex // guards what follows
+	turns     int        // begun
+	turnsDone int
+	turned    chan struct{} // closed and replaced after each turn
+	last      time.Time     // when a turn began, or the last one ended
+	sent      int           // tokens of the conversation so far, as far as known
 }
 
 // agentAnswer is what the parent reads of an agent. BranchID is left out if it needs no more than the message.
@@ -63,8 +63,8 @@ type agentAnswer struct {
 	Digest   string `json:"digest,omitempty"`
 }
 
-// mayRun returns why no branch can run by itself.
-func (t *Tools) mayRun() error {
+// checkRun returns an error if branches can't run by themselves.
+func (t *Tools) checkRun() error {
 	switch {
 	case t.open == nil:
 		return folding.Errorf(folding.ErrInvalidInput, "run: branches do not run by themselves here: leave run out, and do the subtask with its branch_id")
@@ -176,19 +176,19 @@ func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.D
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			over, _ := a.progress()
-			m.tell(before+over, total)
+			done, _ := a.progress()
+			m.tell(before+done, total)
 		}
 		before += a.llm.MaxTurns
 	}
 	return nil
 }
 
-// progress returns how many turns are over, and a channel that is closed after the next one.
-func (a *agent) progress() (over int, turned <-chan struct{}) {
+// progress returns the number of finished turns, and a channel that is closed after the next one.
+func (a *agent) progress() (done int, turned <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.over, a.turned
+	return a.turnsDone, a.turned
 }
 
 // isDone reports whether the agent has its answer.

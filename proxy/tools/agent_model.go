@@ -81,7 +81,7 @@ func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message)
 	r.Messages = append(r.Messages, kept)
 	a.mu.Lock()
 	a.sent = used.ModelInput + used.ModelOutput
-	a.over++
+	a.turnsDone++
 	close(a.turned)
 	a.turned = make(chan struct{})
 	a.mu.Unlock()

@@ -44,7 +44,7 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, folding.Errorf(folding.ErrInvalidInput, "handles must be at most %d handles of folded results, such as res_…", maxHandles)
 	}
 	if in.Run {
-		if err := t.mayRun(); err != nil {
+		if err := t.checkRun(); err != nil {
 			return nil, err
 		}
 	}
@@ -250,7 +250,8 @@ func (t *Tools) left(ctx context.Context, c *interceptor.Call, branch bool) (out
 	return out
 }
 
-// message returns the message of a branch if its parent has not seen it, and was not going to.
+// message takes the message of a branch for its parent. It returns "" if the parent has read it, or reads it in
+// the result of a task.
 func (t *Tools) message(ctx context.Context, c *interceptor.Call, b folding.Branch) (string, error) {
 	if t.runsAsTask(b.ID) {
 		return "", nil

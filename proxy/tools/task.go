@@ -35,7 +35,7 @@ type task struct {
 // asTask reports whether the host gets a branch_create as a task. A legacy host asks for it; a modern host says
 // that it knows tasks, and gets one if it had to wait.
 func (t *Tools) asTask(r *conn.Request, wait bool) bool {
-	if t.mayRun() != nil || r.Call.Origin.Thread == agentThread {
+	if t.checkRun() != nil || r.Call.Origin.Thread == agentThread {
 		return false
 	}
 	if modern(r.Call) {

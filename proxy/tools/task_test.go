@@ -55,7 +55,7 @@ func TestProgressGrows(t *testing.T) {
 	p.told = nil
 	var agents []*agent
 	for _, turns := range []int{30, 3} { // a reload came between
-		a := &agent{llm: config.LLM{MaxTurns: turns}, done: make(chan struct{}), over: turns, turned: make(chan struct{})}
+		a := &agent{llm: config.LLM{MaxTurns: turns}, done: make(chan struct{}), turnsDone: turns, turned: make(chan struct{})}
 		close(a.done)
 		agents = append(agents, a)
 	}

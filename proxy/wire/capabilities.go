@@ -8,8 +8,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Capabilities is the set of a host's capabilities that servers count on: they ask for what it has, and
-// some list tools only for it. Others, such as experimental ones, are not in it.
+// Capabilities are the host capabilities that change what a server requests or lists. Others, such as
+// experimental ones, are not in the set.
 type Capabilities uint8
 
 // capabilities are the members of Capabilities, in the order of their bits.

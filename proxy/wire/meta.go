@@ -66,8 +66,8 @@ func ReadMeta(params json.RawMessage) Meta {
 }
 
 // CheckUnambiguous refuses params that have _meta, its progressToken or a deciding member of the method
-// twice or in two spellings: of two members servers take the first or the last, and servers in Go also
-// take "Name" for "name". Such a server could do something that foldgate neither allowed nor recorded, or
+// twice or in two spellings. Of two members some servers read the first and some the last, and servers in
+// Go read "Name" as "name". So a server could do something that foldgate neither allowed nor recorded, or
 // report progress to another call.
 func CheckUnambiguous(method string, params json.RawMessage) error {
 	var all [3]string

@@ -77,7 +77,8 @@ type branchKey struct {
 	path           string
 }
 
-// manyBranches of a person are looked for in the order of the page, fewer ones are sorted.
+// manyBranches is the number of branches of a principal from which a page by cost is found in its order.
+// Fewer branches are sorted.
 const manyBranches = 20_000
 
 // branchKeys returns the first branches of a query.

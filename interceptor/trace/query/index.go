@@ -81,7 +81,7 @@ CREATE TABLE block ( -- at most blockRecords records of a segment that follow ea
 	tokens  INTEGER NOT NULL, -- the most of one of them
 	us      INTEGER NOT NULL
 );
-CREATE TABLE posting ( -- a block has records with a word; with numFields for the field, with a flag
+CREATE TABLE posting ( -- a block has records with a word in a field; if field is numFields, word is the bit of a flag
 	field INTEGER NOT NULL,
 	word  INTEGER NOT NULL,
 	block INTEGER NOT NULL,

@@ -1,5 +1,5 @@
-// Package spelling has the words with which agent hosts write their servers down. It is apart from
-// internal/hosts because who reads configurations needs nothing else of that.
+// Package spelling has the words with which agent hosts write their servers down. It is a separate
+// package so that proxy/config need not import internal/hosts.
 package spelling
 
 import (

@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// refetch is how long no keys are fetched after a fetch that failed, or that did not bring the key
-	// for which it was made, whatever key ids tokens name. keysFresh is the age at which keys are fetched again while they are used, and keysUsable
-	// the age to which they are used if the issuer does not answer.
+	// refetch is the pause after a fetch that failed or lacked the wanted key. It applies to all key ids.
+	// keysFresh is the age at which keys are fetched again while they are used. keysUsable is the age up to
+	// which they are used if the issuer does not answer.
 	refetch    = 30 * time.Second
 	keysFresh  = 15 * time.Minute
 	keysUsable = 24 * time.Hour

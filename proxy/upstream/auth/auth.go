@@ -177,12 +177,12 @@ type Login struct {
 	inviting sync.Mutex // guards what follows
 	invited  *page      // the last one; nil for none
 
-	mu           sync.Mutex // held while a token is fetched; guards what follows
-	server       *server
-	asked        []string // the scopes of the last token
-	fault        error    // of the last attempt
-	failedAt     time.Time
-	failedBehind string // who stood behind l then
+	mu        sync.Mutex // held while a token is fetched; guards what follows
+	server    *server
+	asked     []string // the scopes of the last token
+	fault     error    // of the last attempt
+	failedAt  time.Time
+	failedFor string // the login or token that the failed attempt used
 }
 
 const (
@@ -371,7 +371,7 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 			return // another request was faster
 		}
 		switch {
-		case l.fault != nil && time.Since(l.failedAt) < renewPause && l.failedBehind == l.behind():
+		case l.fault != nil && time.Since(l.failedAt) < renewPause && l.failedFor == l.behind():
 			err = l.fault
 			return
 		case asks.failure == codeScope && len(union(l.asked, asks.scopes)) == len(l.asked): // they were not granted
@@ -383,7 +383,7 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 		} else {
 			t, err = l.fetch(work, asks)
 		}
-		if l.fault, l.failedAt, l.failedBehind = err, time.Now(), l.behind(); err == nil {
+		if l.fault, l.failedAt, l.failedFor = err, time.Now(), l.behind(); err == nil {
 			l.token.Store(t)
 		}
 	})

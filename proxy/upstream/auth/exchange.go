@@ -31,7 +31,7 @@ const (
 	typeAccessToken = "urn:ietf:params:oauth:token-type:access_token" // RFC 8693
 )
 
-// grant adds to a token request by what foldgate gets the token. It returns the client that asks, and the
+// grant adds the grant type and its credentials to a token request. It returns the client that asks, and the
 // id of the person's login, if one vouches for the person.
 func (l *Login) grant(ctx context.Context, form url.Values) (as *config.OAuthClient, by string, err error) {
 	switch {
