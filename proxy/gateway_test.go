@@ -394,6 +394,36 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 	}
 }
 
+// The list of a host that searches has no tool of a server, so it does not wait for one.
+func TestSearchListWaitsForNoServer(t *testing.T) {
+	for mode, want := range map[string]time.Duration{config.ModeSearch: 0, config.ModeList: 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			slow := false
+			up := echoUpstream("2025-11-25")
+			serve := up.serve
+			up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
+				if c.Method == "tools/list" && slow {
+					time.Sleep(time.Minute)
+				}
+				return serve(ctx, l, c)
+			}
+			r := newRigWith(t, false, map[string]fakeUpstream{"up": up}, func(c *config.Config) { c.Tools.Mode = mode })
+			r.initialize()
+			r.ok("tools/list", `{}`)
+			r.tool("up__echo", `{}`)
+			time.Sleep(time.Minute)
+			slow = true
+			r.last("up").cfg.Handler.Unsolicited(wire.Message{Method: "notifications/tools/list_changed"})
+			asked := time.Now()
+			if list := r.ok("tools/list", `{}`); time.Since(asked) != want {
+				t.Errorf("%s: the list comes after %v, want %v: %d bytes", mode, time.Since(asked), want, len(list))
+			}
+			time.Sleep(2 * time.Minute)
+			r.close()
+		})
+	}
+}
+
 // Servers that a busy machine keeps from answering in time are up in the end, and one that never answers
 // does not keep the check for ever.
 func TestCheckTriesBusyServersAgain(t *testing.T) {

@@ -479,7 +479,7 @@ func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entr
 
 // list returns one list of one server as a session sees it.
 func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	if srv.IsLive(s.listing()) {
+	if wait > 0 && srv.IsLive(s.listing()) {
 		wait = max(wait, answerWait)
 	}
 	return s.lists(srv).get(ctx, wait, &rt.wg, k, srv.Began(s.listing()), func() (*catalog.List, error) {
