@@ -8,6 +8,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/internal/faults"
+	"github.com/foldgate/foldgate/internal/jsonpath"
 )
 
 // Role is the part of a tool in a workflow.
@@ -80,8 +81,8 @@ type Rule struct {
 	ToolSpec
 	Workflow      *Workflow
 	At            string // the place in the configuration, such as "link[0]"
-	capture, join map[string]Path
-	key           []Path
+	capture, join map[string]jsonpath.Path
+	key           []jsonpath.Path
 }
 
 // maxSteps is the number of differently named link steps that a workflow can have. Each may be
@@ -152,7 +153,7 @@ func (c *compiler) compile(s Spec) {
 }
 
 func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
-	r := &Rule{ToolSpec: t, Workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]Path{}, capture: map[string]Path{}}
+	r := &Rule{ToolSpec: t, Workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]jsonpath.Path{}, capture: map[string]jsonpath.Path{}}
 	if r.Step == "" {
 		r.Step = t.Tool
 	}
@@ -161,8 +162,8 @@ func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
 		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.Workflow.Name)
 	}
 	c.rules.tools[k] = r
-	compile := func(at, expr string) (p Path) {
-		p, err := ParsePath(expr)
+	compile := func(at, expr string) (p jsonpath.Path) {
+		p, err := jsonpath.Parse(expr)
 		if err != nil {
 			c.bad(r.At+"."+at, "%v", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/faults"
+	"github.com/foldgate/foldgate/internal/jsonpath"
 )
 
 func TestCompileFaults(t *testing.T) {
@@ -102,7 +103,7 @@ func TestValues(t *testing.T) {
 		"$.structuredContent.list[5].o": {"1"},
 		"$..o":                          {"1"},
 	} {
-		p, err := ParsePath(expr)
+		p, err := jsonpath.Parse(expr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +112,7 @@ func TestValues(t *testing.T) {
 			hashes = append(hashes, hash(v))
 		}
 		slices.Sort(hashes)
-		if got := p.values(doc); !slices.Equal(got, hashes) {
+		if got := values(p, doc); !slices.Equal(got, hashes) {
 			t.Errorf("%s selects %d values, want %q", expr, len(got), want)
 		}
 	}
@@ -157,8 +158,8 @@ func TestPathTooDear(t *testing.T) {
 		{"a", "begins with $"},
 		{"$[", "not a JSONPath"},
 	} {
-		if _, err := ParsePath(tt.path); err == nil || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("ParsePath(%.60q) = %v, want it to say %s", tt.path, err, tt.says)
+		if _, err := jsonpath.Parse(tt.path); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("Parse(%.60q) = %v, want it to say %s", tt.path, err, tt.says)
 		}
 	}
 }
@@ -171,9 +172,9 @@ func TestPathSelects(t *testing.T) {
 		"$.arguments.a[0:2].id": {"1", "two"}, "$.arguments['a','b'].id": {"4"}, "$.arguments.a[?(@.k =~ /^x/)].id": {"1"}, "$.arguments.a[?@.k].id": {"1", "two"},
 		"$.arguments.a[?(@.id == 'two' || @.id == 3)].id": {"two", "3"}, "$..[?(@.k == 'y')].id": {"two"}, "$.none": nil,
 	} {
-		x, err := ParsePath(p)
+		x, err := jsonpath.Parse(p)
 		if err != nil {
-			t.Errorf("ParsePath(%q) = %v", p, err)
+			t.Errorf("Parse(%q) = %v", p, err)
 			continue
 		}
 		var hashes []string
@@ -181,7 +182,7 @@ func TestPathSelects(t *testing.T) {
 			hashes = append(hashes, hash(v))
 		}
 		slices.Sort(hashes)
-		if got := x.values(doc); !slices.Equal(got, hashes) {
+		if got := values(x, doc); !slices.Equal(got, hashes) {
 			t.Errorf("values(%q) = %v, want those of %v", p, got, want)
 		}
 	}
@@ -194,11 +195,11 @@ func FuzzPath(f *testing.F) {
 		f.Add(s, `{"a":[{"id":1},{"id":"x"}],"structuredContent":{"signals":[{"id":"y"}]}}`)
 	}
 	f.Fuzz(func(t *testing.T, expr, doc string) {
-		p, err := ParsePath(expr)
+		p, err := jsonpath.Parse(expr)
 		if err != nil || !json.Valid([]byte(doc)) {
 			return
 		}
-		for _, v := range p.values(resultDocument(json.RawMessage(doc), json.RawMessage(doc))) {
+		for _, v := range values(p, resultDocument(json.RawMessage(doc), json.RawMessage(doc))) {
 			if len(v) != hashSize {
 				t.Errorf("value %q", v)
 			}

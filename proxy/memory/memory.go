@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	"github.com/foldgate/foldgate/folding"
-	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
+	"github.com/foldgate/foldgate/internal/jsonpath"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/pins"
 )
@@ -80,7 +80,7 @@ func Check(c folding.Config) (wrong faults.List) {
 		}
 		if path == "" {
 			wrong.Add("memory."+key, "is missing: give a JSONPath, such as $.content; confidence may be a number, such as 1, if the server has none")
-		} else if _, err := workflow.ParsePath(path); err != nil {
+		} else if _, err := jsonpath.Parse(path); err != nil {
 			wrong.Add("memory."+key, "%v", err)
 		}
 	}
@@ -108,8 +108,8 @@ const (
 // MemoryMaxItems.
 func Find(c folding.Config, result json.RawMessage) []Item {
 	doc := document(result)
-	path := func(s string) workflow.Path {
-		p, _ := workflow.ParsePath(s) // Check has; a number is no path
+	path := func(s string) jsonpath.Path {
+		p, _ := jsonpath.Parse(s) // Check has; a number is no path
 		return p
 	}
 	items, text, source, confidence := path(c.Memory.Items), path(c.Memory.Text), path(c.Memory.Source), path(c.Memory.Confidence)

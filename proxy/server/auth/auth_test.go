@@ -406,6 +406,7 @@ func TestFaults(t *testing.T) {
 		"issuers.a.algorithms": {Issuers: map[string]*Issuer{"a": {URL: "https://i.example.com", Algorithms: []string{"HS256"}}}},
 		"issuers.a.principal":  {Issuers: map[string]*Issuer{"a": {URL: "https://i.example.com", Principal: "email"}}},
 		"issuers.a.roles":      {Issuers: map[string]*Issuer{"a": {URL: "https://i.example.com", Roles: "$..a..b"}}},
+		"issuers.a.team":       {Issuers: map[string]*Issuer{"a": {URL: "https://i.example.com", Team: "$.a[?(@..b == 1)]"}}},
 		"scopes[0]":            {Scopes: []string{`a"b`}},
 		"revoked[0]":           {Revoked: []string{"["}},
 	} {

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/lestrrat-go/jwx/v3/jwa"
-	"github.com/ohler55/ojg/jp"
 
 	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
+	"github.com/foldgate/foldgate/internal/jsonpath"
 	"github.com/foldgate/foldgate/internal/publicip"
 )
 
@@ -49,10 +49,7 @@ type Issuer struct {
 // verifier an issuer.
 var algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
-const (
-	maxIssuers = 16
-	maxPath    = 1000 // bytes of a JSONPath
-)
+const maxIssuers = 16
 
 var issuerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$`)
 
@@ -78,7 +75,7 @@ func (c Config) Check() (wrong faults.List) {
 		}
 		for _, claim := range [][2]string{{".principal", is.Principal}, {".team", is.Team}, {".roles", is.Roles}, {".scopes", is.Scopes}} {
 			if key, path := claim[0], claim[1]; path != "" {
-				_, err := compile(path)
+				_, err := jsonpath.Parse(path)
 				fault(err != nil, at+key, "%v", err)
 			}
 		}
@@ -109,34 +106,6 @@ func CheckURL(s string) string {
 		return "must be https: whoever could change its answers could be anyone"
 	}
 	return ""
-}
-
-// compile parses a JSONPath on claims.
-func compile(path string) (x jp.Expr, err error) {
-	defer func() { // the library panics on some faults
-		if p := recover(); p != nil {
-			x, err = nil, fmt.Errorf("%q is not a JSONPath: %v", path, p)
-		}
-	}()
-	if !strings.HasPrefix(path, "$") || len(path) > maxPath {
-		return nil, fmt.Errorf("%q is not a JSONPath of at most %d bytes: it begins with $, such as $.groups[*]", path, maxPath)
-	}
-	if x, err = jp.ParseString(path); err != nil {
-		return nil, fmt.Errorf("%q is not a JSONPath: %w", path, err)
-	}
-	descents := 0
-	for _, part := range x {
-		switch part.(type) {
-		case jp.Descent:
-			descents++
-		case *jp.Proc:
-			return nil, fmt.Errorf("%q has a script: name members of the claims", path)
-		}
-	}
-	if descents > 1 {
-		return nil, fmt.Errorf(`%q has more than one "..": name the members between`, path)
-	}
-	return x, nil
 }
 
 // algorithmsOf returns the algorithms by name.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/lestrrat-go/jwx/v3/jwa"
 	"github.com/lestrrat-go/jwx/v3/jws"
-	"github.com/ohler55/ojg/jp"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/jsonpath"
 )
 
 const (
@@ -44,8 +44,8 @@ type verifier struct {
 	audience []string
 	byPath   bool
 
-	principal, team, roles jp.Expr
-	scopes                 []jp.Expr
+	principal, team, roles jsonpath.Path
+	scopes                 []jsonpath.Path
 }
 
 func newVerifier(name string, c Issuer, publicURL string) *verifier {
@@ -53,16 +53,16 @@ func newVerifier(name string, c Issuer, publicURL string) *verifier {
 	if len(c.Audience) == 0 {
 		is.audience, is.byPath = []string{publicURL, publicURL + "/", publicURL + "/mcp"}, true
 	}
-	path := func(s string) jp.Expr {
-		x, _ := compile(s) // Check has done it; "" is none
+	path := func(s string) jsonpath.Path {
+		x, _ := jsonpath.Parse(s) // Check has done it; "" is none
 		return x
 	}
 	is.principal, is.team, is.roles = path(c.Principal), path(c.Team), path(c.Roles)
 	if c.Principal == "" {
 		is.principal = path("$.sub")
 	}
-	if is.scopes = []jp.Expr{path(c.Scopes)}; c.Scopes == "" {
-		is.scopes = []jp.Expr{path("$.scope"), path("$.scp")}
+	if is.scopes = []jsonpath.Path{path(c.Scopes)}; c.Scopes == "" {
+		is.scopes = []jsonpath.Path{path("$.scope"), path("$.scp")}
 	}
 	return is
 }
@@ -188,16 +188,8 @@ func texts(v any) (all []string) {
 }
 
 // find returns the strings that a path selects, also those in a list that it selects.
-func find(path jp.Expr, claims map[string]any) (all []string) {
-	defer func() {
-		if recover() != nil { // a fault of the library is no match
-			all = nil
-		}
-	}()
-	if path == nil {
-		return nil
-	}
-	return texts(path.Get(claims))
+func find(path jsonpath.Path, claims map[string]any) []string {
+	return texts(path.Select(claims, math.MaxInt))
 }
 
 // named reports whether a text can be a name in the policy and the trace.
