@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/filelock"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
@@ -114,11 +115,13 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	ctx := context.Background()
 	// The lock keeps other processes out. It has a file of its own, since a lock on the database
 	// would also keep our own readers out.
-	lock, err := sqlitedb.Lock(ctx, path+".lock", lockWait)
+	waiting, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	unlock, err := filelock.Wait(waiting, path+".lock")
 	if err != nil {
 		return nil, err
 	}
-	d.open = append(d.open, lock)
+	d.open = append(d.open, closer(unlock))
 	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
 		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
 		Pragmas: []string{"wal_autocheckpoint(0)"}, // checkpoints does it
@@ -381,12 +384,20 @@ func fromMicros(us int64) time.Time {
 // errDamaged is a row that can't be decoded.
 var errDamaged = errors.New("damaged")
 
+// closer is a function that ends something and can't fail.
+type closer func()
+
+func (c closer) Close() error {
+	c()
+	return nil
+}
+
 // diagnose adds to an error of SQLite what the user can do about it.
 func diagnose(path string, err error) error {
 	switch {
 	case errors.Is(err, errDamaged), sqlitedb.IsDamaged(err):
 		return fmt.Errorf("state database %s is damaged or not a database: restore it from a backup, or move it and its -wal file away to start without branches: %w", path, err)
-	case sqlitedb.IsInUse(err):
+	case sqlitedb.IsInUse(err), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("state database %s is in use by another process: stop that one, or name another state_dir: %w", path, err)
 	case errors.Is(err, sqlitedb.ErrForeign):
 		return fmt.Errorf("state database %s: %w: name another state_dir", path, err)

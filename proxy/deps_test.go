@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 	"budget":                      {"budget/bpe"},
 	"budget/limits":               {"internal/faults", "internal/globs", "internal/mapped", "internal/redisdb", "internal/sqlitedb"},
 	"folding/contextpath":         {"internal/rawjson"},
-	"folding":                     {"budget", "folding/contextpath", "internal/faults", "internal/mapped", "internal/rawjson", "internal/replicaid", "internal/sqlitedb"},
+	"folding":                     {"budget", "folding/contextpath", "internal/faults", "internal/filelock", "internal/mapped", "internal/rawjson", "internal/replicaid", "internal/sqlitedb"},
 	"folding/results":             {"folding", "folding/contextpath", "internal/replicaid", "internal/sqlitedb"},
 	"interceptor/scrub/regexset":  {},
 	"interceptor/scrub":           {"interceptor/scrub/regexset", "internal/rawjson"},

@@ -12,7 +12,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"net/url"
@@ -144,20 +143,6 @@ func Memory() (*sql.DB, error) {
 		db.SetMaxOpenConns(1) // each connection would be a database of its own
 	}
 	return db, err
-}
-
-// Lock locks the file at path against other processes. It creates the file if there is none. wait
-// bounds the wait for another process; the error for that satisfies [IsInUse]. The lock ends with
-// Close or with the process.
-func Lock(ctx context.Context, path string, wait time.Duration) (io.Closer, error) {
-	if err := create(path); err != nil {
-		return nil, err
-	}
-	return connect(path, "", wait, []string{"journal_mode(MEMORY)"}, func(db *sql.DB) error {
-		db.SetMaxOpenConns(1)
-		_, err := db.ExecContext(ctx, "BEGIN EXCLUSIVE")
-		return err
-	})
 }
 
 // Update runs f in a transaction of a *sql.DB or a *sql.Conn. An error of f undoes it.

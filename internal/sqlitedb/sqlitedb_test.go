@@ -203,25 +203,6 @@ func TestRefuseAndRecreate(t *testing.T) {
 	}
 }
 
-func TestLock(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	lock, err := sqlitedb.Lock(t.Context(), path, time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := sqlitedb.Lock(t.Context(), path, time.Millisecond); !sqlitedb.IsInUse(err) {
-		t.Errorf("second Lock = %v, want in use", err)
-	}
-	if err := lock.Close(); err != nil {
-		t.Error(err)
-	}
-	again, err := sqlitedb.Lock(t.Context(), path, time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.Close()
-}
-
 // A file that can't grow or be written is unavailable, not damaged; a fault in a statement is neither.
 func TestUnavailable(t *testing.T) {
 	for pragma, want := range map[string]bool{"max_page_count = 1": true, "query_only = 1": true, "user_version = 9": false} {
