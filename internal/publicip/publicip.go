@@ -7,6 +7,7 @@ package publicip
 import (
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -37,4 +38,10 @@ func HostName(host string) string {
 func Loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}
+
+// Confidential reports whether nobody on a network can read the requests to a URL: it is https, or http on a
+// loopback address.
+func Confidential(u *url.URL) bool {
+	return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname())
 }

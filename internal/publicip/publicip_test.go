@@ -2,6 +2,7 @@ package publicip
 
 import (
 	"net/netip"
+	"net/url"
 	"testing"
 )
 
@@ -26,6 +27,21 @@ func TestLoopback(t *testing.T) {
 	} {
 		if got := Loopback(host); got != want {
 			t.Errorf("Loopback(%q) = %v", host, got)
+		}
+	}
+}
+
+func TestConfidential(t *testing.T) {
+	for text, want := range map[string]bool{
+		"https://example.com": true, "http://127.0.0.1:8080/x": true, "http://[::1]/": true, "HTTPS://example.com": true,
+		"http://example.com": false, "http://localhost.example": false, "ftp://127.0.0.1": false, "//127.0.0.1": false, "": false,
+	} {
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Confidential(u); got != want {
+			t.Errorf("Confidential(%q) = %v", text, got)
 		}
 	}
 }

@@ -403,10 +403,7 @@ func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *chec
 // address.
 func overTLS(text string) bool {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" {
-		return false
-	}
-	return u.Scheme == "https" || u.Scheme == "http" && publicip.Loopback(u.Hostname())
+	return err == nil && u.Host != "" && publicip.Confidential(u)
 }
 
 func (r Results) check(k *checker) {

@@ -102,7 +102,7 @@ func CheckURL(s string) string {
 	switch {
 	case err != nil || u.Host == "" || u.Fragment != "" || u.User != nil || u.RawQuery != "":
 		return "is not a URL: write https://host[/path], without user, query and fragment"
-	case u.Scheme != "https" && (u.Scheme != "http" || !publicip.Loopback(u.Hostname())):
+	case !publicip.Confidential(u):
 		return "must be https: whoever could change its answers could be anyone"
 	}
 	return ""

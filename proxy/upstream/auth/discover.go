@@ -220,7 +220,7 @@ type guard struct {
 // RoundTrip implements [http.RoundTripper].
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	host := req.URL.Hostname()
-	if req.URL.Scheme != "https" && !(req.URL.Scheme == "http" && publicip.Loopback(host)) {
+	if !publicip.Confidential(req.URL) {
 		return nil, fmt.Errorf("%s://%s is not https", req.URL.Scheme, host)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil { // behind a proxy there is no other look at it
