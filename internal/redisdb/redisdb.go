@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/valkey-io/valkey-go"
+
+	"github.com/foldgate/foldgate/internal/backoff"
 )
 
 // DB is a Redis or Valkey server, a cluster, or a master with replicas. It connects when it is used. It is safe for concurrent use.
@@ -156,6 +158,8 @@ func checkEviction(client valkey.Client) error {
 	return nil
 }
 
+var retries = backoff.Backoff{First: time.Millisecond, Max: 100 * time.Millisecond}
+
 // Do runs f with the client, again while connections are lost, and leaves it when ctx is done: the
 // client can wait longer, for example while it connects again. The client does not repeat commands
 // itself, since it would use one again while a lost connection can still read it.
@@ -166,7 +170,7 @@ func Do[T any](ctx context.Context, db *DB, f func(valkey.Client) (T, error)) (T
 	}
 	done := make(chan result, 1)
 	go func() {
-		for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		for n := 0; ; n++ {
 			client, err := db.connect(ctx)
 			again := errors.Is(err, io.EOF) // else the server is down
 			var got result
@@ -178,13 +182,7 @@ func Do[T any](ctx context.Context, db *DB, f func(valkey.Client) (T, error)) (T
 			if err != nil {
 				got.err = db.Diagnose(err)
 			}
-			if !again {
-				done <- got
-				return
-			}
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
+			if !again || retries.Wait(ctx, n) != nil {
 				done <- got
 				return
 			}

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/backoff"
 )
 
 // Headers between replicas. Those of a host with these names are replaced.
@@ -21,11 +23,11 @@ const (
 )
 
 const (
-	patience  = 10 * time.Second // a request waits so long for its owner to come back
-	avoidFor  = 10 * time.Second // a replica that was not reached gets no request that another one can take
-	firstWait = 20 * time.Millisecond
-	mostWait  = 500 * time.Millisecond
+	patience = 10 * time.Second // a request waits so long for its owner to come back
+	avoidFor = 10 * time.Second // a replica that was not reached gets no request that another one can take
 )
+
+var retries = backoff.Backoff{First: 20 * time.Millisecond, Max: 500 * time.Millisecond}
 
 // Target says which replica a request is for.
 type Target struct {
@@ -58,7 +60,7 @@ var errNotTaken = errors.New("the replica did not take the request")
 func (s *Set) Forward(ctx context.Context, w http.ResponseWriter, r *http.Request, body []byte, to Target) (forwarded bool, err error) {
 	deadline := time.Now().Add(patience)
 	tried := map[string]bool{} // those that did not take it, of a request without ids
-	for wait := firstWait; ; wait = min(2*wait, mostWait) {
+	for n := 0; ; n++ {
 		m, here := s.owner(to, tried)
 		if here {
 			return false, nil
@@ -77,9 +79,7 @@ func (s *Set) Forward(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		if gone := m.Seen > absent; gone || time.Now().After(deadline) {
 			return true, s.count(&DownError{m.Name, patience, gone})
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if retries.Wait(ctx, n) != nil {
 			if r.Context().Err() == nil { // this replica stops
 				return true, &DownError{m.Name, time.Second, false}
 			}
