@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
@@ -287,14 +288,8 @@ func (r *Request) what() string {
 	return [...]string{"the tool ", "the prompt ", "the resource ", "the method "}[r.Kind] + shorten(r.Name)
 }
 
-// shorten cuts a long text.
-func shorten(text string) string {
-	const longest = 200
-	if len(text) <= longest {
-		return text
-	}
-	return strings.ToValidUTF8(text[:longest], "") + "…"
-}
+// shorten returns a text that is foreign, and may be long, for use in a message.
+func shorten(text string) string { return folding.Shorten(text, 200) }
 
 // globs returns the globs of a rule for a kind.
 func (r *rule) globs(k Kind) Globs {
