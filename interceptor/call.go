@@ -109,6 +109,9 @@ type Target struct {
 	Candidates []string
 	Method     string // the JSON-RPC method
 	Name       string // the tool, prompt or URI under the upstream's own name
+	// Shown is the name of a listed tool that the host saw when the call came, which a reload may change. ""
+	// means the name that hosts see now.
+	Shown string
 	// Via is the tool of foldgate's own, call_tool, in which the host named this one, "" for none.
 	Via string
 	// ForTool is the tool that is being called while a server asks a question, "" if it is not known.

@@ -42,6 +42,9 @@ func (l *Limits) begin(ctx context.Context, c *Call) (*limits.Spend, error) {
 // made it.
 func (l *Limits) useOf(c *Call) limits.Use {
 	u := l.use(&c.Origin, c.Target.Server, c.Tool(), c.Attribution.Branch != nil)
+	if c.Target.Shown != "" {
+		u.Tool = c.Target.Shown
+	}
 	for _, t := range c.Outcome.Read.Makers() {
 		u = u.By(t.Server, l.shown(t.Server, t.Tool))
 	}

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/budget/limits"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -60,6 +63,31 @@ func TestAddedPrincipalIsServedAtOnce(t *testing.T) {
 		if _, err := r.g.settings.Load().Servers[0].Connection(t.Context(), scope); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
+	}
+}
+
+// A call that comes while a reload changes the prefix of its server counts under the name that the host called.
+func TestLimitKeepsTheCalledName(t *testing.T) {
+	r := newRigWith(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}, func(c *config.Config) {
+		window := limits.Window{}
+		if err := window.UnmarshalText([]byte("1d")); err != nil {
+			t.Fatal(err)
+		}
+		c.Budgets.Limits = []limits.Limit{{Name: "once", Per: limits.PerTool, Calls: 1, Window: window, Match: limits.Match{Server: "up"}}}
+	})
+	r.initialize()
+	r.tool("up__echo", `{}`)
+	chain := r.g.router.Chain
+	r.g.router.Chain = func(ctx context.Context, c *interceptor.Call, ask interceptor.Handler) (*interceptor.Result, error) {
+		next := r.g.Start
+		prefix := "new"
+		next.Upstreams = map[string]*config.Upstream{"up": {Command: []string{"fake"}, Prefix: &prefix}}
+		r.apply(next)
+		return chain(ctx, c, ask)
+	}
+	got := r.tool("up__echo", `{}`)
+	if code, _ := rawjson.GetString([]byte(got), "structuredContent", "error", "code"); code != "limit_exceeded" {
+		t.Errorf("the second call of one tool = %s, want limit_exceeded", got)
 	}
 }
 

@@ -75,7 +75,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:
-		err = rt.target(c, e, e.Name)
+		err = rt.target(c, e, name, e.Name)
 	}
 	if err != nil {
 		c.Target.Metered = false

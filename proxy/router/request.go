@@ -241,15 +241,16 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) interceptor.Han
 	if !ok {
 		return refuse(rt.unknownTool(r.s, c, name, e))
 	}
-	if err := rt.target(c, e, name); err != nil {
+	if err := rt.target(c, e, name, name); err != nil {
 		return refuseParams(c, err)
 	}
 	r.entry = e
 	return r.toServers(c, rt.Settings().One(e.Server))
 }
 
-// target points a tools/call at the owner of the tool, in the server's terms.
-func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) error {
+// target points a tools/call at the owner of the tool, in the server's terms. shown is the name that hosts
+// see, called the one in the call.
+func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown, called string) error {
 	c.Target.Name = e.Name
 	if err := withheld(catalog.Tools, e); err != nil {
 		c.Target.Server = e.Server
@@ -257,8 +258,10 @@ func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) err
 	}
 	if e.Shown == nil { // no list has it: it may be anything
 		c.Target.Name = rt.echo(e.Name)
+	} else {
+		c.Target.Shown = shown
 	}
-	if e.Name != shown {
+	if e.Name != called {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
 	}
 	rest, id, given, err := e.TakeBranchID(c.Target.Arguments)
