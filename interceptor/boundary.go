@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -17,6 +18,8 @@ import (
 type Boundary struct {
 	Scrubber *scrub.Scrubber
 	Policy   func(server string) ScrubPolicy // by the server's key; "" is foldgate
+
+	learned atomic.Int64 // number of the rules in force: texts that were checked by others are checked again
 }
 
 // ScrubPolicy has the actions for secrets in messages to a model and of an agent to a server.
@@ -74,7 +77,10 @@ const (
 const withheldText = "(withheld: could not be checked for secrets)"
 
 // Relearn makes the boundary find secrets by the rules of s from now on.
-func (b *Boundary) Relearn(s *scrub.Scrubber) { b.Scrubber.Replace(s) }
+func (b *Boundary) Relearn(s *scrub.Scrubber) {
+	b.Scrubber.Replace(s)
+	b.learned.Add(1) // after it: a text that is checked meanwhile has the number from before
+}
 
 // Text returns foldgate's own text without secrets. A notice replaces text that can't be checked.
 func (b *Boundary) Text(text string) string {

@@ -49,7 +49,7 @@ func testBoundary(t testing.TB) *Boundary {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Boundary{s, testPolicy{
+	return &Boundary{Scrubber: s, Policy: testPolicy{
 		"block": {Results: Block, Arguments: Block}, "off": {Results: Off, Arguments: Off}, "redact": {Results: Redact, Arguments: Redact},
 	}.of}
 }

@@ -44,7 +44,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	must(err)
 
 	log, gauge := slog.New(slog.DiscardHandler), TokenMeter{counter, 1600}
-	boundary := &Boundary{s, testPolicy{}.of}
+	boundary := &Boundary{Scrubber: s, Policy: testPolicy{}.of}
 	locate := func(next Handler) Handler {
 		h := CheckBranch(m)(next)
 		return func(ctx context.Context, c *Call) (*Result, error) {

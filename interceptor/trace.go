@@ -51,7 +51,7 @@ type Recorder struct {
 	Team func(principal string) string
 	Log  *slog.Logger
 
-	words [256][2]atomic.Pointer[[2]string] // texts that were checked, and their clean forms; see word
+	words [256][2]atomic.Pointer[checkedWord] // see word
 
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
@@ -307,16 +307,23 @@ func (r *Recorder) word(text string) string {
 	}
 	// Two places, or one of some 20 sessions would have two texts that displace each other in each call.
 	places := &r.words[maphash.String(wordSeed, text)%uint64(len(r.words))]
+	learned := r.Boundary.learned.Load()
 	for i := range places {
-		if known := places[i].Load(); known != nil && known[0] == text {
-			return known[1]
+		if known := places[i].Load(); known != nil && known.text == text && known.learned == learned {
+			return known.clean
 		}
 	}
 	clean := strings.ReplaceAll(r.Boundary.Text(text), "[REDACTED:", "[SECRET:")
 	if len(text) <= examinedWord {
-		places[1].Store(places[0].Swap(&[2]string{text, clean}))
+		places[1].Store(places[0].Swap(&checkedWord{text, clean, learned}))
 	}
 	return clean
+}
+
+// checkedWord is a text and its clean form by the rules of that number; see Boundary.learned.
+type checkedWord struct {
+	text, clean string
+	learned     int64
 }
 
 // A record shows maxWord bytes of a text that a host or a server chooses. It examines some more, to

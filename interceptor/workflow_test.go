@@ -171,7 +171,7 @@ func TestExpiredAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boundary := &Boundary{scrubber, testPolicy{}.of}
+	boundary := &Boundary{Scrubber: scrubber, Policy: testPolicy{}.of}
 	w := &Workflows{Engine: open(), Recorder: &Recorder{Journal: journal, Boundary: boundary, Payload: true}}
 	origin := Origin{From: "host:agent#ses_1", Session: "ses_1", Identity: Identity{Principal: "ada"}}
 	for _, id := range []string{"", "agent:job-7.1"} {
