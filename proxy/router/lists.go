@@ -118,6 +118,32 @@ func (c *listCache) replace(k catalog.Kind, f func(*catalog.List) *catalog.List)
 	return true
 }
 
+// rescrub replaces the lists that are there with what f makes of them: nil, if a list has to be fetched
+// again. Fetches under way are not kept.
+func (c *listCache) rescrub(f func(catalog.Kind, *catalog.List) *catalog.List) {
+	for k := range catalog.Kinds {
+		for {
+			c.mu.Lock()
+			before := c.lists[k]
+			c.epoch[k]++
+			c.mu.Unlock()
+			if before == nil {
+				break
+			}
+			after := f(k, before)
+			c.mu.Lock()
+			same := c.lists[k] == before
+			if same {
+				c.lists[k], c.stored[k] = after, c.stored[k] && after != nil
+			}
+			c.mu.Unlock()
+			if same {
+				break
+			}
+		}
+	}
+}
+
 // miss notes that somebody is answered without a list, because of err, unless the list has just arrived.
 func (c *listCache) miss(k catalog.Kind, err error) (*catalog.List, error) {
 	c.mu.Lock()
@@ -296,10 +322,26 @@ func (p *groupLists) storedLists(srv *upstream.Server) *listCache {
 		c.lists[k], c.stored[k] = &catalog.List{}, true
 		if page != nil { // else it had no such list
 			c.lists[k].AddPage(page, k)
-			c.lists[k] = p.rt.pin(p.rt.lifetime, srv, p.group, k, c.lists[k], false)
+			c.lists[k] = p.rt.pin(p.rt.lifetime, srv, p.group, k, p.rt.rescrub(srv, k, c.lists[k]), false)
+			c.stored[k] = c.lists[k] != nil
 		}
 	}
 	return c
+}
+
+// rescrub returns a list that was scrubbed by earlier rules without the secrets that the rules in force
+// find; nil if it has to be fetched again.
+func (rt *Router) rescrub(srv *upstream.Server, k catalog.Kind, l *catalog.List) *catalog.List {
+	m := interceptor.Message{Server: srv.Key, Body: l.Page(k)}
+	switch rt.Boundary.Inbound(rt.lifetime, &m); m.Verdict {
+	case interceptor.Passed:
+		return l
+	case interceptor.Redacted:
+		clean := &catalog.List{Record: l.Record, Held: l.Held}
+		clean.AddPage(m.Body, k)
+		return clean
+	}
+	return nil
 }
 
 // reload merges a list by new settings, from the servers' lists that are known. It reports whether

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -172,7 +173,8 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 	srv.StoreList(t.Context(), "tools/list", 0, []byte(`{"tools":[{"name":"echo"}]}`))
 	var rt *Router
 	judged := 0
-	rt = New(t.Context(), Options{Log: log, Settings: func() *Settings {
+	off := &interceptor.Boundary{Policy: func(string) interceptor.ScrubPolicy { return interceptor.ScrubPolicy{Results: interceptor.Off} }}
+	rt = New(t.Context(), Options{Log: log, Boundary: off, Settings: func() *Settings {
 		if !rt.mu.TryLock() {
 			t.Error("the settings are read under Router.mu")
 			return st

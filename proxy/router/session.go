@@ -255,15 +255,25 @@ func (s *Session) anyAt(server string) *request {
 	return nil
 }
 
-// Reloaded announces the lists that changed between before and the settings in force,
-// and forgets what belonged to servers and principals that are gone. A list that a server has not
-// given yet counts as different.
+// Reloaded scrubs the lists by the rules in force, and announces those that changed between before and
+// the settings in force. It forgets what belonged to servers and principals that are gone. A list that a
+// server has not given yet counts as different.
 func (rt *Router) Reloaded(before *Settings) {
 	st := rt.Settings()
 	lists := rt.groups()
 	rt.mu.Lock()
 	maps.DeleteFunc(rt.lists, func(g upstream.Group, _ *groupLists) bool { return !st.Config.Knows(g.Principal) })
 	rt.mu.Unlock()
+	scrub := func(srv, cache any) bool {
+		cache.(*listCache).rescrub(func(k catalog.Kind, l *catalog.List) *catalog.List { return rt.rescrub(srv.(*upstream.Server), k, l) })
+		return true
+	}
+	for _, p := range lists {
+		p.caches.Range(scrub)
+	}
+	for _, s := range rt.Sessions("") {
+		s.own.Range(scrub)
+	}
 	rt.Repin(nil) // pins may have another mode
 	for _, p := range lists {
 		for _, srv := range before.Servers {

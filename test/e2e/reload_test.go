@@ -451,3 +451,57 @@ func TestReloadOfThresholds(t *testing.T) {
 		t.Errorf("a new branch has a budget of %d, want 4321", b.BudgetAllocated)
 	}
 }
+
+// A text that becomes a secret by a reload or a restart leaves the lists that foldgate keeps, and the words
+// that the trace repeats.
+func TestNewSecretsLeaveKeptTexts(t *testing.T) {
+	t.Parallel()
+	const token, phrase = "blue-harbour-of-eleven-ships", "copper lantern"
+	ctx := testContext(t)
+	upstreams := fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q]}\n", fakeserverBin, " "+token+" "+phrase)
+	g := newGateway(t, upstreams+principals())
+	start := func() *mcpclient.Client {
+		t.Helper()
+		c := mcpclient.HTTP(g.http(), mcpclient.Legacy, "Authorization", "Bearer "+tokenOf["alice"])
+		c.Name = "agent-of-" + token
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		g.closes(c)
+		return c
+	}
+	c := start()
+	list := func() string {
+		t.Helper()
+		return string(call(t, c, ctx, "tools/list", `{}`).Result)
+	}
+	if got := list(); !strings.Contains(got, token+" "+phrase) {
+		t.Fatalf("the list lacks the text: %.500s", got)
+	}
+	more := fmt.Sprintf("  carol: {token: %q}\n", token)
+	g.configure(upstreams + principals() + more)
+	g.reload(reloaded)
+	if got := list(); strings.Contains(got, token) || !strings.Contains(got, "] "+phrase) {
+		t.Errorf("after the reload the list is %.500s", got)
+	}
+	g.stop()
+	journal, err := os.ReadFile(filepath.Join(g.dir, "state", "trace", "trace-000000000000001.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after, found := strings.Cut(string(journal), `"event":"reload"`)
+	if !found || !strings.Contains(before, c.Name) || strings.Contains(after, token) {
+		t.Errorf("the trace has a reload: %v, the text before it: %v, after it: %v", found, strings.Contains(before, c.Name), strings.Contains(after, token))
+	}
+
+	stored, err := os.ReadFile(filepath.Join(g.dir, "state", "upstreams.json"))
+	if err != nil || !strings.Contains(string(stored), phrase) {
+		t.Fatalf("no list is stored: %v", err)
+	}
+	write(t, filepath.Join(g.dir, "rules.toml"), "[[rules]]\nid = \"lantern\"\nregex = '''"+phrase+"'''\n")
+	g.configure(upstreams + principals() + more + "scrub: {rules: rules.toml}\n")
+	c = start()
+	if got := list(); strings.Contains(got, phrase) || !strings.Contains(got, "[REDACTED:lantern]") {
+		t.Errorf("after the restart the list is %.500s", got)
+	}
+}

@@ -1,0 +1,38 @@
+package router
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/proxy/catalog"
+)
+
+// A list that was fetched by the rules of before a reload is not kept after it.
+func TestFetchDuringReload(t *testing.T) {
+	c := &listCache{}
+	var wg sync.WaitGroup
+	begun, end := make(chan bool), make(chan bool)
+	fetches := 0
+	got := make(chan *catalog.List, 1)
+	go func() {
+		l, err := c.get(t.Context(), time.Minute, &wg, catalog.Tools, time.Now(), func() (*catalog.List, error) {
+			if fetches++; fetches == 1 {
+				begun <- true
+				<-end
+			}
+			return &catalog.List{Record: []string{"", "old", "new"}[fetches]}, nil
+		}, func() {})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	<-begun
+	c.rescrub(func(catalog.Kind, *catalog.List) *catalog.List { panic("there is no list") })
+	end <- true
+	if l := <-got; l == nil || l.Record != "new" {
+		t.Errorf("the list is %+v, want that of a fetch after the reload", l)
+	}
+	wg.Wait()
+}
