@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -37,7 +38,9 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 	done := wire.Message{Result: json.RawMessage(`{}`)}
 	switch {
 	case r.Method == "resources/subscribe":
-		s.follow(uri, r.Call == nil)
+		if refused, err := s.follow(ctx, uri, r.Call == nil); refused != nil || err != nil {
+			return wire.Message{Error: refused}, err
+		}
 		return done, nil
 	case r.Method == "resources/unsubscribe":
 		s.unfollow(uri)
@@ -197,32 +200,64 @@ func (s *modernServer) withMeta(params json.RawMessage) json.RawMessage {
 	return params
 }
 
+// followWait bounds the wait for the server's acknowledgement of a subscription. Without one the
+// subscription counts as made.
+const followWait = 5 * time.Second
+
 // follow opens the listen that stands for a resource subscription, unless there is one. It lasts as
-// long as the connection. restored means that the host subscribed on an earlier connection, so that
-// it may have missed an update.
-func (s *modernServer) follow(uri string, restored bool) {
+// long as the connection. follow returns when the server has acknowledged or refused it. restored means
+// that the host subscribed on an earlier connection, so that it may have missed an update, and nobody
+// waits for the acknowledgement.
+func (s *modernServer) follow(ctx context.Context, uri string, restored bool) (refused json.RawMessage, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.following[uri] != nil {
-		return
+		s.mu.Unlock()
+		return nil, nil
 	}
-	ctx, cancel := context.WithCancel(s.b.lifetime)
+	life, cancel := context.WithCancel(s.b.lifetime)
 	s.following[uri] = cancel
+	s.mu.Unlock()
+	acknowledged, ended := make(chan struct{}), make(chan json.RawMessage, 1)
+	first := sync.OnceFunc(func() { close(acknowledged) })
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 	s.b.wg.Go(func() {
-		conn.ListenOn(ctx, s.Conn, want, restored, s.log, func(m wire.Message) {
+		refused := conn.ListenOn(life, s.Conn, want, restored, s.log, func(m wire.Message) {
 			if m.Method == wire.MethodResourceUpdated {
 				m.Params = wire.DropMeta(m.Params, func(key string) bool { return key == wire.MetaSubscriptionID })
 				s.host.Unsolicited(m)
 			}
-		}, func() { s.host.Unsolicited(wire.ResourceUpdated(uri)) })
+		}, func(after bool) {
+			if first(); after {
+				s.host.Unsolicited(wire.ResourceUpdated(uri))
+			}
+		})
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		if ctx.Err() == nil { // the server refused: the host may try again
+		if life.Err() == nil { // the server refused: the host may try again
 			delete(s.following, uri)
 		}
+		s.mu.Unlock()
 		cancel()
+		ended <- refused
 	})
+	if restored {
+		return nil, nil
+	}
+	wait := time.NewTimer(followWait)
+	defer wait.Stop()
+	select {
+	case <-acknowledged:
+	case <-wait.C:
+	case refused = <-ended: // nil if the connection ended, or the host unsubscribed
+		select {
+		case <-s.Done():
+			err = conn.ErrClosed
+		default:
+		}
+	case <-ctx.Done():
+		s.unfollow(uri)
+		err = context.Cause(ctx)
+	}
+	return refused, err
 }
 
 // unfollow ends the listen that stands for a resource subscription.

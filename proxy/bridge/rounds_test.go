@@ -157,15 +157,39 @@ func TestRefusedSubscription(t *testing.T) {
 		c, _ := newBridge(t).Wrap("up", conn.Host{}, server, drop{})
 		for range 2 {
 			r := &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}}
-			if _, err := c.Call(t.Context(), r); err != nil {
-				t.Fatal(err)
+			if m, err := c.Call(t.Context(), r); err != nil || string(m.Error) != `{"code":-32603,"message":"not now"}` {
+				t.Fatalf("the host is told %s%s, %v; want the refusal", m.Result, m.Error, err)
 			}
-			synctest.Wait()
 		}
 		if asked != 2 {
 			t.Errorf("the server is asked %d times, want 2", asked)
 		}
 	})
+}
+
+// A subscription that the server does not acknowledge counts as made after a while. One whose connection
+// ends before fails.
+func TestUnacknowledgedSubscription(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &modernConn{fakeConn{gone: make(chan struct{})}}
+			server.serve = func(ctx context.Context, _ *conn.Request) (wire.Message, error) {
+				if dies {
+					time.Sleep(time.Second)
+					close(server.gone)
+				}
+				<-ctx.Done()
+				return wire.Message{}, context.Cause(ctx)
+			}
+			c, _ := newBridge(t).Wrap("up", conn.Host{}, server, drop{})
+			start := time.Now()
+			_, err := c.Call(t.Context(), &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}})
+			if took := time.Since(start); dies != errors.Is(err, conn.ErrClosed) || !dies && (err != nil || took != followWait) {
+				t.Errorf("the connection dies: %v; the subscription ends with %v after %v", dies, err, took)
+			}
+			_, _ = c.Call(t.Context(), &conn.Request{Method: "resources/unsubscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}})
+		})
+	}
 }
 
 // A question that the host declines fails the call, in the host's own words.

@@ -24,6 +24,7 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 type fakeConn struct {
 	serve   func(ctx context.Context, r *conn.Request) (wire.Message, error)
 	replies chan wire.Message
+	gone    chan struct{} // nil for a connection that lasts
 }
 
 func (c *fakeConn) Info() conn.Info {
@@ -44,7 +45,7 @@ func (c *fakeConn) Send(_ context.Context, m wire.Message) error {
 	return nil
 }
 
-func (c *fakeConn) Done() <-chan struct{} { return nil }
+func (c *fakeConn) Done() <-chan struct{} { return c.gone }
 func (c *fakeConn) Err() error            { return nil }
 func (c *fakeConn) Close() error          { return nil }
 

@@ -13,16 +13,16 @@ import (
 )
 
 // Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the server refuses
-// it. open returns the connection for each attempt; the pause between attempts grows while they
+// it. It returns the server's refusal, nil if there is none. open returns the connection for each attempt; the pause between attempts grows while they
 // fail, or end soon. again means that the subscription has stood before, on another connection.
 //
-// listened takes one notification, and must not block. missed is called when the subscription works
-// again after a break: its subject may have changed meanwhile.
+// listened takes one notification, and must not block. stands is called when the server acknowledges
+// the subscription; after is true after a break: its subject may have changed meanwhile.
 func Listen(
 	ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, again bool, log *slog.Logger,
-	listened func(wire.Message), missed func(),
-) {
-	s := &stream{listened: listened, missed: missed, stood: again}
+	listened func(wire.Message), stands func(after bool),
+) (refused json.RawMessage) {
+	s := &stream{listened: listened, acknowledged: stands, stood: again}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 	params := append(append([]byte(`{"notifications":`), notifications...), '}')
 	for fails := 0; ctx.Err() == nil; fails++ {
@@ -31,24 +31,25 @@ func Listen(
 			var m wire.Message
 			if m, err = c.Call(ctx, &Request{Method: wire.MethodListen, Params: params, Receiver: s}); err == nil && m.Error != nil {
 				log.Debug("subscription refused", "to", string(notifications), "err", &wire.AnswerError{Raw: m.Error})
-				return
+				return m.Error
 			}
 		}
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
 		log.Debug("subscription ended", "to", string(notifications), "err", err)
 		if at := s.stands.Swap(nil); at != nil && time.Since(*at) >= backoff.Steady {
 			fails = 0
 		}
 		if pause.Wait(ctx, fails) != nil {
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
 // ListenOn is Listen on one connection. It ends with the connection.
-func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again bool, log *slog.Logger, listened func(wire.Message), missed func()) {
+func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again bool, log *slog.Logger, listened func(wire.Message), stands func(after bool)) (refused json.RawMessage) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -58,17 +59,18 @@ func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again 
 		case <-ctx.Done():
 		}
 	})
-	Listen(ctx, func(context.Context) (Conn, error) { return c, nil }, notifications, again, log, listened, missed)
+	refused = Listen(ctx, func(context.Context) (Conn, error) { return c, nil }, notifications, again, log, listened, stands)
 	cancel()
 	watch.Wait()
+	return refused
 }
 
 // stream takes the messages of one listen after the other.
 type stream struct {
-	listened func(wire.Message)
-	missed   func()
-	stood    bool
-	stands   atomic.Pointer[time.Time] // since when; nil if it does not
+	listened     func(wire.Message)
+	acknowledged func(after bool)
+	stood        bool
+	stands       atomic.Pointer[time.Time] // since when; nil if it does not
 }
 
 // Message implements [Receiver].
@@ -77,9 +79,7 @@ func (s *stream) Message(m wire.Message) {
 		s.listened(m)
 		return
 	}
-	if s.stood {
-		s.missed()
-	}
+	s.acknowledged(s.stood)
 	s.stood = true
 	now := time.Now()
 	s.stands.Store(&now)

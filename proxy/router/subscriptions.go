@@ -136,7 +136,11 @@ func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 		if m.Method == wire.MethodResourceUpdated {
 			l.send(srv.Key, m)
 		}
-	}, func() { l.send(srv.Key, wire.ResourceUpdated(uri)) }) // it may have changed while the stream was broken
+	}, func(after bool) {
+		if after { // it may have changed while the stream was broken
+			l.send(srv.Key, wire.ResourceUpdated(uri))
+		}
+	})
 }
 
 // subscribe serves resources/subscribe. The subscription is restored when the server restarts,

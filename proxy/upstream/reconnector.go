@@ -426,9 +426,9 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 				h.Unsolicited(wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra})
 			}
 		}
-	}, func() {
+	}, func(after bool) {
 		for _, list := range wire.Lists {
-			if r.server.Capability(list) != nil {
+			if after && r.server.Capability(list) != nil {
 				h.Unsolicited(wire.Message{Method: wire.ListChanged(list)})
 			}
 		}

@@ -124,3 +124,17 @@ func (l heldListen) stream() func(string) {
 	defer l.p.mu.Unlock()
 	return l.p.answer[l.id]
 }
+
+// A legacy host is told that a modern server refuses its subscription.
+func TestRefusedSubscription(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, modern]}\n", fakeserverBin))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for uri, refused := range map[string]bool{"fake://doc": false, "fake://refused": true} {
+		m, err := c.Call(ctx, "resources/subscribe", jsonText(t, map[string]any{"uri": uri}))
+		if err != nil || refused != strings.Contains(string(m.Error), "not this one") {
+			t.Errorf("%s: %s%s, %v; refused should be %v", uri, m.Result, m.Error, err, refused)
+		}
+	}
+}

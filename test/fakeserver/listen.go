@@ -22,6 +22,9 @@ func (c *call) listen(ctx context.Context) (result, errObject string) {
 	if json.Unmarshal(c.m.Params, &p) != nil || json.Unmarshal(p.Notifications, &w) != nil || !c.isNew {
 		return "", `{"code":-32602,"message":"notifications is not as it should be"}`
 	}
+	if slices.Contains(w.ResourceSubscriptions, "fake://refused") {
+		return "", `{"code":-32603,"message":"not this one"}`
+	}
 	c.heard("notifications/subscriptions/acknowledged", fmt.Sprintf(`"notifications":%s,`, p.Notifications))
 	dieBy(w.ResourceSubscriptions...)
 	c.s.mu.Lock()
