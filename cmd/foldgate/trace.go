@@ -21,7 +21,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/export"
@@ -140,7 +139,7 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 		return nil, err
 	}
 	if cmd.Flags().Changed("depth") && t.filter.Depth == 0 {
-		return nil, query.Usagef("depth", "0 is main: use --main, or a depth from 1 to %d", contextpath.MaxCallDepth)
+		return nil, query.Usagef("depth", "0 is main: use --main, or a depth from 1")
 	}
 	seq := t.filter.ParseSeq(t.seq)
 	if err := cmp.Or(since, until, seq, t.filter.Validate()); err != nil {
