@@ -87,6 +87,13 @@ func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte
 		}
 	}
 	wg.Wait()
+	return rt.capabilities(s), rt.instructions(ctx, waiting, s)
+}
+
+// capabilities returns what the servers can do together, as far as it is known. A server that has not
+// answered may have any capability.
+func (rt *Router) capabilities(s *Session) []byte {
+	servers := rt.Settings().Servers
 	all := make([][]byte, len(servers))
 	for i, srv := range servers {
 		if info, known := srv.Info(); known {
@@ -98,7 +105,7 @@ func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte
 	if rt.Settings().Config.LLM.Runs() {
 		all = slices.Insert(all, 0, []byte(ownTasks(s.Era)))
 	}
-	return catalog.Capabilities(all), rt.instructions(ctx, waiting, s)
+	return catalog.Capabilities(all)
 }
 
 // ownTasks are the capabilities of foldgate's own tools that can be tasks.

@@ -35,22 +35,28 @@ type listen struct {
 	uris    []string // the resources
 }
 
-// answerListen serves subscriptions/listen: it acknowledges, and lasts until the host ends it.
-// Every notification carries the id of the request.
+// answerListen serves subscriptions/listen: it acknowledges what some server can have, and lasts until
+// the host ends it. Every notification carries the id of the request.
 func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	rt, l := r.s.rt, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
-	agreed := []byte(`{}`)
+	agreed, offered := []byte(`{}`), rt.capabilities(r.s)
 	for m := range rawjson.Members(wanted) {
 		switch list, ok := strings.CutSuffix(m.Name(), "ListChanged"); {
 		case ok && slices.Contains(wire.Lists, list) && string(m.Value) == "true":
-			l.methods = append(l.methods, wire.ListChanged(list))
-			agreed = rawjson.Set(agreed, m.Value, m.Name())
-		case m.Is("resourceSubscriptions"):
-			for v := range rawjson.Elements(m.Value) {
-				l.uris = append(l.uris, rawjson.Unquote(v))
+			if _, ok := rawjson.Get(offered, list); ok {
+				l.methods = append(l.methods, wire.ListChanged(list))
+				agreed = rawjson.Set(agreed, m.Value, m.Name())
 			}
-			agreed = rawjson.Set(agreed, m.Value, m.Name())
+		case m.Is("resourceSubscriptions") && rawjson.KindOf(m.Value) != rawjson.Null:
+			uris, err := stringsOf(m.Value)
+			if err != nil {
+				return nil, err
+			}
+			if _, ok := rawjson.Get(offered, "resources", "subscribe"); ok {
+				l.uris = uris
+				agreed = rawjson.Set(agreed, m.Value, m.Name())
+			}
 		}
 	}
 	if len(l.uris) > maxSubscriptions {
@@ -101,6 +107,19 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 		r.s.deliver(r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())})
 	}
 	return nil, err
+}
+
+// stringsOf returns the elements of an array of strings.
+func stringsOf(raw []byte) (out []string, err error) {
+	ok := rawjson.KindOf(raw) == rawjson.Array
+	for v := range rawjson.Elements(raw) {
+		ok = ok && rawjson.KindOf(v) == rawjson.String
+		out = append(out, rawjson.Unquote(v))
+	}
+	if !ok {
+		return nil, invalidParams("params.notifications.resourceSubscriptions must be an array of URIs, each a string")
+	}
+	return out, nil
 }
 
 // send hands a notification to the host, on the stream of the listen.

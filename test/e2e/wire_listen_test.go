@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,33 @@ func TestRefusedSubscription(t *testing.T) {
 		m, err := c.Call(ctx, "resources/subscribe", jsonText(t, map[string]any{"uri": uri}))
 		if err != nil || refused != strings.Contains(string(m.Error), "not this one") {
 			t.Errorf("%s: %s%s, %v; refused should be %v", uri, m.Result, m.Error, err, refused)
+		}
+	}
+}
+
+// A listen is acknowledged as far as some server can serve it. What is no array of strings is refused.
+func TestAcknowledgedSubset(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	const all = `"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true`
+	for _, tt := range []struct{ upstreams, wants, agreed string }{
+		{"files: {builtin: files, roots: [.]}", `{` + all + `,"resourceSubscriptions":["nope:///x"]}`, `{"toolsListChanged":true}`},
+		{fmt.Sprintf("fake: {command: [%q]}", fakeserverBin), `{` + all + `,"resourceSubscriptions":["fake://a"]}`, `{` + all + `,"resourceSubscriptions":["fake://a"]}`},
+		{fmt.Sprintf("fake: {command: [%q]}", fakeserverBin), `{"resourceSubscriptions":"x"}`, ""},
+		{fmt.Sprintf("fake: {command: [%q]}", fakeserverBin), `{"resourceSubscriptions":["fake://a",5]}`, ""},
+	} {
+		g := newGateway(t, "upstreams:\n  "+tt.upstreams+"\n")
+		c := g.connect(ctx, "stdio", mcpclient.Modern)
+		call(t, c, ctx, "tools/list", `{}`) // it knows the server then
+		var heard noted
+		c.Handle = heard.handle(nil)
+		if tt.agreed != "" {
+			listens(t, c, tt.wants)
+			until(t, "acknowledged: "+tt.agreed, func() bool {
+				return heard.has(regexp.QuoteMeta(`subscriptions/acknowledged {"notifications":`+tt.agreed)) == 1
+			})
+		} else if m, err := c.Call(ctx, "subscriptions/listen", `{"notifications":`+tt.wants+`}`); err != nil || !strings.Contains(string(m.Error), "-32602") {
+			t.Errorf("%s is answered %s%s, %v; want -32602", tt.wants, m.Result, m.Error, err)
 		}
 	}
 }
