@@ -68,22 +68,21 @@ func (l *Limits) shown(server, tool string) string {
 	return l.Shown(server, tool)
 }
 
-// Pay charges n tokens of a message that is no call's result. It reports whether all limits had them;
-// else nothing is charged, and the message must not be delivered. rule is for the trace: what refused
-// it, or [trace.RuleUnavailable] also if it is paid, but the store could not confirm that. The Spend can give
-// the tokens back.
-func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) (s *limits.Spend, paid bool, rule string) {
+// Pay charges n tokens of a message that is no call's result. refused is "" if all limits had them; else
+// it says for the trace what refused the message, which must not be delivered, and nothing is charged.
+// The Spend can give the tokens back. It is nil if no limit matches.
+func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) (s *limits.Spend, refused string) {
 	if l == nil || n == 0 {
-		return nil, true, ""
+		return nil, ""
 	}
 	s, err := l.Limits.Pay(ctx, l.use(o, server, tool, branch), n)
-	switch _, unavailable := errors.AsType[*limits.UnavailableError](err); {
-	case unavailable || !s.Confirmed():
-		rule = trace.RuleUnavailable
-	case err != nil:
-		rule = "limit_exceeded"
+	if err == nil {
+		return s, ""
 	}
-	return s, err == nil, rule
+	if _, unavailable := errors.AsType[*limits.UnavailableError](err); unavailable || !s.Confirmed() {
+		return nil, trace.RuleUnavailable
+	}
+	return nil, "limit_exceeded"
 }
 
 // BeginModel takes n tokens of a model from the limits of model tokens, or refuses the call. What the model

@@ -22,15 +22,7 @@ func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *inter
 	m.Server = n.Server
 	if e.Boundary.Inbound(ctx, m); n.Server != "" && m.Verdict < interceptor.Blocked && e.Parts.Has(Meter) {
 		n.Tokens = e.Tokens.Sent(n.Method, m.Body, m.Extra)
-		o := interceptor.Origin{Identity: interceptor.Identity{Principal: n.Principal, Team: n.Team}, Session: n.Session, Revision: n.Era}
-		if n.Refused = "too_large"; n.Tokens <= maxTaskNews || !strings.HasPrefix(n.Method, wire.TaskNews) {
-			_, n.Paid, n.Refused = e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens)
-		}
-		if n.Unconfirmed = n.Paid && n.Refused != ""; n.Paid {
-			if n.Refused = ""; e.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
-				n.Refused = "budget_exhausted"
-			}
-		}
+		e.charge(ctx, &n)
 	}
 	if e.Parts.Has(Trace) {
 		if err := e.Recorder.Notification(n, m); err != nil {
@@ -47,4 +39,22 @@ func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *inter
 		return fmt.Errorf("foldgate did not deliver the notification (%s): it is too large, or its branch or a limit has too few tokens left", n.Refused)
 	}
 	return nil
+}
+
+// charge charges a notification to the limits, then to its branch, and notes on it what refuses it.
+func (e *Engine) charge(ctx context.Context, n *interceptor.Notification) {
+	if n.Tokens > maxTaskNews && strings.HasPrefix(n.Method, wire.TaskNews) {
+		n.Refused = "too_large"
+		return
+	}
+	o := interceptor.Origin{Identity: interceptor.Identity{Principal: n.Principal, Team: n.Team}, Session: n.Session, Revision: n.Era}
+	spend, refused := e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens)
+	if refused != "" {
+		n.Refused = refused
+		return
+	}
+	n.Paid, n.Unconfirmed = true, !spend.Confirmed()
+	if e.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
+		n.Refused = "budget_exhausted"
+	}
 }

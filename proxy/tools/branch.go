@@ -288,15 +288,15 @@ func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch
 // pay charges n tokens of the message of a branch to the limits. It returns why they do not pay, "" if
 // they do, and what gives the tokens back.
 func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int) (unpaid string, giveBack func()) {
-	spend, paid, rule := t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, branch, n)
-	switch {
-	case paid:
-		c.Outcome.Paid, c.Outcome.PaidInBranch, c.Outcome.Unconfirmed = n, branch, rule != ""
+	spend, refused := t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, branch, n)
+	switch refused {
+	case "":
+		c.Outcome.Paid, c.Outcome.PaidInBranch, c.Outcome.Unconfirmed = n, branch, !spend.Confirmed()
 		return "", func() {
 			spend.Give(n)
 			c.Outcome.Paid = 0
 		}
-	case rule == trace.RuleUnavailable:
+	case trace.RuleUnavailable:
 		return "the limits can't be counted now", nil
 	}
 	return "a limit is spent", nil
