@@ -35,7 +35,7 @@ func (s *Session) choice() int32 {
 	case mode == config.ModeList || slices.Contains(searchers, s.clientName()):
 		return decidedList
 	case s.SingleRequest:
-		return s.shared.chosen.Load()
+		return s.group.chosen.Load()
 	}
 	return s.chosen.Load()
 }
@@ -53,7 +53,7 @@ func (s *Session) searches(seen *catalog.Catalog, late bool) bool {
 		chosen = decidedSearch
 	}
 	if s.SingleRequest {
-		if at = &s.shared.chosen; late {
+		if at = &s.group.chosen; late {
 			return true
 		}
 	}
@@ -131,7 +131,7 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 	note += more + "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
 	late := ""
 	for _, srv := range rt.Settings().Servers {
-		if missing[srv.Key] != nil && !rt.conceals(s, srv, s.lists(srv).peek) {
+		if missing[srv.Key] != nil && !rt.conceals(s, srv, s.cacheOf(srv).peek) {
 			late += " " + srv.Key
 		}
 	}
@@ -143,7 +143,7 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 
 // similar returns a hint with the tools that a caller may mean by an unknown name, "" without any.
 func (rt *Router) similar(s *Session, id interceptor.Identity, name string) string {
-	merged := s.shared.merged[catalog.Tools].Load()
+	merged := s.group.merged[catalog.Tools].Load()
 	if merged == nil || !rt.Settings().Config.Tools.Searchable() {
 		return ""
 	}

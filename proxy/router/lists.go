@@ -365,13 +365,13 @@ func (p *groupLists) reload(before, st *Settings, principal string, k catalog.Ki
 	return changed || !bytes.Equal(seen.Result(false), now.Result(false))
 }
 
-// lists returns the lists of a server as the session sees them: its own if the server told this
+// cacheOf returns the lists of a server as the session sees them: its own if the server told this
 // session of a change, else the group's.
-func (s *Session) lists(srv *upstream.Server) *listCache {
+func (s *Session) cacheOf(srv *upstream.Server) *listCache {
 	if own, ok := s.own.Load(srv); ok {
 		return own.(*listCache)
 	}
-	return s.shared.of(srv)
+	return s.group.of(srv)
 }
 
 // listing returns the connections over which the session's lists are read. On stdio the session's
@@ -431,7 +431,7 @@ func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, srv := range servers {
-		if lists[i] = s.lists(srv).fresh(k); lists[i] != nil {
+		if lists[i] = s.cacheOf(srv).fresh(k); lists[i] != nil {
 			continue
 		}
 		wg.Go(func() { lists[i], errs[i] = rt.list(ctx, wait, s, srv, k, causes) })
@@ -443,10 +443,10 @@ func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k
 			missing[servers[i].Key] = err
 		}
 	}
-	merged = s.shared.merged[k].Load()
+	merged = s.group.merged[k].Load()
 	if merged == nil || merged.Rules != st.Rules || !slices.Equal(merged.Lists, lists) {
 		merged = st.Rules.Merge(k, lists)
-		s.shared.merged[k].Store(merged)
+		s.group.merged[k].Store(merged)
 		rt.warn(k, merged)
 	}
 	return merged, missing
@@ -507,7 +507,7 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 // current finds a name in the last merged list, if the owner's list has not changed since. So a
 // call never waits for servers that are not its own.
 func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
-	c, st := s.shared.merged[k].Load(), rt.Settings()
+	c, st := s.group.merged[k].Load(), rt.Settings()
 	if c == nil || c.Rules != st.Rules {
 		return catalog.Entry{}, false
 	}
@@ -516,7 +516,7 @@ func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entr
 		return e, ok
 	}
 	i := slices.Index(st.Rules.Servers(), e.Server)
-	return e, c.Lists[i] == s.lists(st.Servers[i]).peek(k)
+	return e, c.Lists[i] == s.cacheOf(st.Servers[i]).peek(k)
 }
 
 // list returns one list of one server as a session sees it.
@@ -524,7 +524,7 @@ func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv 
 	if wait > 0 && srv.IsLive(s.listing()) {
 		wait = max(wait, answerWait)
 	}
-	return s.lists(srv).get(ctx, wait, &rt.wg, k, srv.Began(s.listing()), func() (*catalog.List, error) {
+	return s.cacheOf(srv).get(ctx, wait, &rt.wg, k, srv.Began(s.listing()), func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
 		defer cancel()
 		l, err := rt.fetch(ctx, s, srv, k, causes)

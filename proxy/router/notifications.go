@@ -151,15 +151,15 @@ func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message)
 }
 
 // Undelivered implements [upstream.Owner].
-func (s *Session) Undelivered(srv *upstream.Server, r conn.Undelivered) { s.refused(srv.Key, r) }
+func (s *Session) Undelivered(srv *upstream.Server, r conn.Undelivered) { s.undelivered(srv.Key, r) }
 
-func (s *Session) refused(server string, r conn.Undelivered) {
-	s.rt.refused(interceptor.Notification{Session: s.ID, Principal: s.Principal}, server, r)
+func (s *Session) undelivered(server string, r conn.Undelivered) {
+	s.rt.undelivered(interceptor.Notification{Session: s.ID, Principal: s.Principal}, server, r)
 }
 
-// refused records a message of a server that goes to no host. n names the session and the principal of
+// undelivered records a message of a server that goes to no host. n names the session and the principal of
 // the connection. If the call is known, its own replace them.
-func (rt *Router) refused(n interceptor.Notification, server string, r conn.Undelivered) {
+func (rt *Router) undelivered(n interceptor.Notification, server string, r conn.Undelivered) {
 	n.From, n.Server, n.Method = "upstream:"+server, server, r.Message.Method
 	if c := r.Call; c != nil {
 		n.Session, n.Principal, n.Era, n.Context, n.Correlates = c.Origin.Session, c.Origin.Principal, c.Origin.Revision, c.Attribution.Context, []string{c.Outcome.Record}
@@ -181,7 +181,7 @@ func (rt *Router) refused(n interceptor.Notification, server string, r conn.Unde
 func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
-		s.refused(server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
+		s.undelivered(server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
 	case m.IsRequest():
 		s.ask(r, guess, server, c, m)
 	case catalog.ChangedKinds(m.Method) != nil:
@@ -201,7 +201,7 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 			}
 			s.relay(r, why, server, m)
 		}) {
-			s.refused(server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
+			s.undelivered(server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session
 		s.announce(method)
 	} else {
 		for _, other := range rt.Sessions(g.Principal) { // the connections of their groups may not be open
-			if other.scope.Own == nil || srv.Shared() || !srv.IsLive(other.scope) { // the others are told over their own
+			if other.scope.Own == nil || srv.SharesConnections() || !srv.IsLive(other.scope) { // the others are told over their own
 				other.announce(method)
 			}
 		}

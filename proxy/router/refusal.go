@@ -151,20 +151,20 @@ func invalidParams(format string, args ...any) error {
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
 }
 
-// refused is a pending request that was refused before it was registered.
-type refused struct {
+// duplicateID is a request that was refused because its id is in use.
+type duplicateID struct {
 	s   *Session
 	msg wire.Message
 	err *wire.Error
 }
 
-func (p refused) Serve() wire.Message {
+func (p duplicateID) Serve() wire.Message {
 	n := interceptor.Notification{From: p.s.name(), Session: p.s.ID, Principal: p.s.Principal, Method: p.msg.Method}
 	p.s.rt.Recorder.Rejected(n, trace.ReasonInvalid, p.err.JSONRPCCode(), p.err.Message)
 	return engine.Clean(p.s.rt.Boundary, wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
 }
 
-func (refused) Sent() {}
+func (duplicateID) Sent() {}
 
 // Rejected records a message that the server rejected. It implements [server.Router].
 func (rt *Router) Rejected(r server.Rejection) {

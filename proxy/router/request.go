@@ -70,7 +70,7 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 	defer s.mu.Unlock()
 	if _, taken := s.pending[string(req.Msg.ID)]; taken {
 		r.cancel(nil)
-		return refused{s, req.Msg, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
+		return duplicateID{s, req.Msg, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
 	if name, _ := rawjson.GetString(req.Meta.ClientInfo, "name"); name != "" && s.scope.Own == nil { // a legacy host says it once
 		s.called(name)
@@ -289,7 +289,7 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 	e, ok := rt.lookup(ctx, s, catalog.Tools, name)
 	st := rt.Settings()
 	if !ok {
-		if e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil }); ok {
+		if e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.cacheOf(st.Server(server)).peek(catalog.Tools) != nil }); ok {
 			rt.judge(s, st, &e)
 		}
 	}
@@ -301,14 +301,14 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e catalog.Entry) error {
 	down, st := "", rt.Settings()
 	for _, srv := range st.Servers {
-		if state, fault := srv.Status(); state == "failed" && !rt.conceals(s, srv, s.lists(srv).peek) {
+		if state, fault := srv.Status(); state == "failed" && !rt.conceals(s, srv, s.cacheOf(srv).peek) {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
 	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
 	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, rt.similar(s, c.Origin.Identity, name), down)
-	server, own, hidden := st.Rules.Hidden(name, func(server string) *catalog.List { return s.lists(st.Server(server)).peek(catalog.Tools) })
+	server, own, hidden := st.Rules.Hidden(name, func(server string) *catalog.List { return s.cacheOf(st.Server(server)).peek(catalog.Tools) })
 	if e.Server != "" {
 		server, own, hidden = e.Server, e.Name, true
 		ref.Rule = st.Rules.Visible(catalog.Tools, c.Origin.Identity, e).Rule

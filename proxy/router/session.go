@@ -30,7 +30,7 @@ type Session struct {
 	// scope selects the connections that its requests use: its own, or those that its group shares.
 	scope upstream.Scope
 
-	shared    *groupLists
+	group     *groupLists
 	own       sync.Map     // the *listCache of servers with lists that differ from the group's
 	outgoing  queue        // notifications on their way to servers
 	answering atomic.Int64 // requests of servers under way
@@ -77,12 +77,12 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.called("unknown")
 	s.newest.Store(&p.Identity)
 	rt.mu.Lock()
-	s.shared = rt.join(s.scope.Group)
+	s.group = rt.join(s.scope.Group)
 	if !p.SingleRequest {
 		rt.sessions[s] = struct{}{}
 	}
 	rt.mu.Unlock()
-	s.tasks = &s.shared.tasks
+	s.tasks = &s.group.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.unbind = context.AfterFunc(s.lifetime, s.cancelPending)
 	if p.Ordered() {
@@ -110,8 +110,8 @@ func (s *Session) Close(reason string) {
 	s.cancelPending()
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)
-	s.shared.sessions--
-	s.shared.used = time.Now()
+	s.group.sessions--
+	s.group.used = time.Now()
 	s.rt.mu.Unlock()
 	if reason == server.Shutdown {
 		reason = folding.ReasonShutdown
@@ -297,10 +297,10 @@ func (rt *Router) Reloaded(before *Settings) {
 }
 
 // Shared returns the owner of the connections that a group shares.
-func (rt *Router) Shared(g upstream.Group) upstream.Owner { return shared{rt, g} }
+func (rt *Router) Shared(g upstream.Group) upstream.Owner { return groupOwner{rt, g} }
 
-// shared takes what servers send on the shared connections of a group.
-type shared struct {
+// groupOwner takes what servers send on the shared connections of a group.
+type groupOwner struct {
 	rt    *Router
 	group upstream.Group
 }
@@ -311,7 +311,7 @@ func (s *Session) in(g upstream.Group) bool {
 }
 
 // lists returns the lists that are read over the connections.
-func (o shared) lists() (read []*groupLists) {
+func (o groupOwner) lists() (read []*groupLists) {
 	if o.group.Principal != "" {
 		if l := o.rt.listsOf(o.group); l != nil {
 			read = append(read, l)
@@ -329,7 +329,7 @@ func (o shared) lists() (read []*groupLists) {
 }
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
-func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
+func (o groupOwner) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 	o.rt.greets(srv, o.group)
 	for _, l := range o.lists() {
 		o.rt.tellMissed(l, srv)
@@ -340,7 +340,7 @@ func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 }
 
 // Retired implements [upstream.Owner].
-func (o shared) Retired(srv *upstream.Server) {
+func (o groupOwner) Retired(srv *upstream.Server) {
 	for _, l := range o.lists() {
 		l.of(srv).doubt()
 	}
@@ -348,19 +348,19 @@ func (o shared) Retired(srv *upstream.Server) {
 
 // Uses implements [upstream.Owner]. Subscriptions and questions of modern hosts are open calls, or
 // known to the bridge.
-func (o shared) Uses(srv *upstream.Server) bool {
+func (o groupOwner) Uses(srv *upstream.Server) bool {
 	return slices.ContainsFunc(o.lists(), func(l *groupLists) bool { return l.tasks.open(srv.Key) }) ||
-		srv.Shared() && slices.ContainsFunc(o.rt.Sessions(o.group.Principal), func(s *Session) bool { return s.in(o.group) && s.Uses(srv) })
+		srv.SharesConnections() && slices.ContainsFunc(o.rt.Sessions(o.group.Principal), func(s *Session) bool { return s.in(o.group) && s.Uses(srv) })
 }
 
 // Unsolicited implements [upstream.Owner]. The bridge hands on no other messages.
-func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
+func (o groupOwner) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
 	if catalog.ChangedKinds(m.Method) != nil {
 		o.rt.listChanged(srv, o.group, nil, m.Method)
 	}
 }
 
 // Undelivered implements [upstream.Owner].
-func (o shared) Undelivered(srv *upstream.Server, r conn.Undelivered) {
-	o.rt.refused(interceptor.Notification{Principal: o.group.Principal}, srv.Key, r)
+func (o groupOwner) Undelivered(srv *upstream.Server, r conn.Undelivered) {
+	o.rt.undelivered(interceptor.Notification{Principal: o.group.Principal}, srv.Key, r)
 }

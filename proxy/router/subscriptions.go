@@ -297,7 +297,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 		_, _ = c.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: level}) // else the server logs at its own level
 	}
 	s.rt.wg.Go(func() { s.reopen(srv, c) })
-	s.rt.tellMissed(s.shared, srv)
+	s.rt.tellMissed(s.group, srv)
 	if !again {
 		return
 	}
@@ -331,7 +331,7 @@ func (s *Session) Uses(srv *upstream.Server) bool {
 // Retired implements [upstream.Owner]. On HTTP the lists come from the shared connection.
 func (s *Session) Retired(srv *upstream.Server) {
 	if s.Transport == "stdio" {
-		s.lists(srv).doubt()
+		s.cacheOf(srv).doubt()
 	}
 }
 

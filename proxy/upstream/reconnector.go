@@ -63,7 +63,7 @@ func (s *Server) Live(scope Scope) conn.Conn {
 	if c == nil {
 		return nil
 	}
-	if scope.Own != nil && s.Shared() {
+	if scope.Own != nil && s.SharesConnections() {
 		return scope.Own.opened(s)
 	}
 	return c
@@ -72,7 +72,7 @@ func (s *Server) Live(scope Scope) conn.Conn {
 // View returns a session's view of the shared connection, nil if the session has not used it yet. A view
 // outlives the connection.
 func (s *Server) View(scope Scope) conn.Conn {
-	if scope.Own == nil || !s.Shared() {
+	if scope.Own == nil || !s.SharesConnections() {
 		return nil
 	}
 	return scope.Own.opened(s)
@@ -83,7 +83,7 @@ func (s *Server) View(scope Scope) conn.Conn {
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
 	r := s.reconnector(scope)
 	c, err := r.connection(ctx)
-	if err == nil && scope.Own != nil && s.Shared() {
+	if err == nil && scope.Own != nil && s.SharesConnections() {
 		c = scope.Own.view(r)
 	}
 	return c, err

@@ -205,8 +205,8 @@ type Scope struct {
 	Own *Connections
 }
 
-// Shared reports whether legacy sessions share connections to s.
-func (s *Server) Shared() bool { return s.Config.Share == "principal" || s.Everyone() }
+// SharesConnections reports whether legacy sessions share connections to s.
+func (s *Server) SharesConnections() bool { return s.Config.Share == "principal" || s.Everyone() }
 
 // Everyone reports whether all principals share one.
 func (s *Server) Everyone() bool { return s.Config.Share == "everyone" }
@@ -216,7 +216,7 @@ func (s *Server) Everyone() bool { return s.Config.Share == "everyone" }
 // none. Everything else is shared by a group, of a principal or of everyone. So is the built-in
 // server, which keeps no state.
 func (s *Server) reconnector(scope Scope) *reconnector {
-	if scope.Own != nil && !s.Builtin() && !s.Shared() {
+	if scope.Own != nil && !s.Builtin() && !s.SharesConnections() {
 		return scope.Own.reconnector(s)
 	}
 	group := scope.Group
