@@ -136,7 +136,7 @@ func TestFilesDoNotShowTheState(t *testing.T) {
 		}
 	}
 	m := tool(t, bob, ctx, "files__read_file", `{"path":"state/trace/trace-000000000000001.jsonl"}`)
-	if got := string(m.Result); !strings.Contains(got, `"isError":true`) || !strings.Contains(got, "foldgate's own state") {
+	if got := string(m.Result); !strings.Contains(got, `"isError":true`) || !strings.Contains(got, "foldgate's own and may not be read") {
 		t.Errorf("of the trace bob reads %s", got)
 	}
 }
