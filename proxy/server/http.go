@@ -304,14 +304,16 @@ func (srv *HTTP) control(w http.ResponseWriter, r *http.Request) {
 	}
 	h := srv.opts.Control(caller.Identity, r)
 	if h == nil {
-		role := "auth.auditor or auth.operator"
+		need, trace := "the role of auth.auditor or auth.operator", strings.HasSuffix(r.URL.Path, "/v1/trace")
 		switch {
+		case r.Method == http.MethodGet && trace:
+			need = "the role of auth.auditor"
+		case r.Method == http.MethodDelete && !trace:
+			need = "the role of auth.operator"
 		case r.Method != http.MethodGet:
-			role = "auth.operator"
-		case strings.HasSuffix(r.URL.Path, "/v1/trace"):
-			role = "auth.auditor"
+			need = "the gateway's socket, and no role allows it here"
 		}
-		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs the role of "+role+"; ask whoever runs foldgate for it")
+		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs "+need+"; ask whoever runs foldgate")
 		srv.router.Rejected(Rejection{From: client(r), Principal: caller.Principal, Status: http.StatusForbidden, Fault: fault})
 		writeJSON(w, http.StatusForbidden, fault.Response(nil))
 		return
