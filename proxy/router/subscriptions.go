@@ -44,8 +44,8 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	for m := range rawjson.Members(wanted) {
 		switch list, ok := strings.CutSuffix(m.Name(), "ListChanged"); {
 		case ok && slices.Contains(wire.Lists, list) && string(m.Value) == "true":
+			l.methods = append(l.methods, wire.ListChanged(list)) // a reload may add a server that has the list
 			if _, ok := rawjson.Get(offered, list); ok {
-				l.methods = append(l.methods, wire.ListChanged(list))
 				agreed = rawjson.Set(agreed, m.Value, m.Name())
 			}
 		case m.Is("resourceSubscriptions") && rawjson.KindOf(m.Value) != rawjson.Null:
