@@ -280,11 +280,7 @@ func diffOf(file string, before, after []byte, show func(text []byte) ([]byte, e
 // state returns a path beside the other files about c.File, in the user's configuration directory.
 // They are not in the host's directory: a backup may hold secrets, and a project is shared.
 func (c *Change) state(suffix string) string {
-	dir, err := spelling.BackupDir()
-	if err != nil {
-		dir = filepath.Join(os.TempDir(), dir)
-	}
-	return filepath.Join(dir, c.host.Name+"-"+sum([]byte(c.File))[:8]+suffix)
+	return filepath.Join(spelling.BackupDir(), c.host.Name+"-"+sum([]byte(c.File))[:8]+suffix)
 }
 
 // Write makes the change. Each file is replaced at once, or not at all. It fails if the host's

@@ -524,8 +524,8 @@ func (c Config) KeyPath() string {
 // Private returns the absolute paths of what no model may read: the state directory, the files with
 // secrets that the configuration names, and the backups of the files of hosts.
 func (c Config) Private() []string {
-	paths := []string{c.StatePath(), c.LoginsPath(), c.KeyPath()}
-	named := []string{c.EnvFile, c.TLS.Key}
+	paths := []string{c.StatePath(), c.LoginsPath(), c.KeyPath(), spelling.BackupDir()}
+	named := []string{c.EnvFile, c.TLS.Key, c.Console.TLS.Key}
 	for _, u := range c.Upstreams {
 		for _, client := range u.Auth.clients() {
 			named = append(named, client.PrivateKeyFile)
@@ -535,9 +535,6 @@ func (c Config) Private() []string {
 		if file != "" {
 			paths = append(paths, c.Path(file))
 		}
-	}
-	if dir, err := spelling.BackupDir(); err == nil {
-		paths = append(paths, dir)
 	}
 	return paths
 }

@@ -9,10 +9,13 @@ import (
 	"slices"
 )
 
-// BackupDir is the directory with foldgate's backups of the files of hosts. They may hold secrets.
-func BackupDir() (string, error) {
+// BackupDir returns the directory with foldgate's backups of the files of hosts, which may hold secrets.
+func BackupDir() string {
 	dir, err := os.UserConfigDir()
-	return filepath.Join(dir, "foldgate", "hosts"), err
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "foldgate", "hosts")
 }
 
 // Tables are the keys under which the hosts list their servers, by host.
