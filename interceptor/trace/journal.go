@@ -30,7 +30,7 @@ const (
 )
 
 // MaxRotateBytes is the largest size at which a new segment begins.
-const MaxRotateBytes = 2 << 30
+const MaxRotateBytes int64 = 2 << 30
 
 // Options configure a [Journal]. The zero value is the default.
 type Options struct {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Steady is the age at which the loss of a connection is no failure: the next attempt comes without a wait.
+// Steady is the age from which the loss of a connection does not count as a failure.
 const Steady = 5 * time.Second
 
 // A Backoff doubles the wait after each failure, from First up to Max.

@@ -267,10 +267,15 @@ func TestFindState(t *testing.T) {
 		"state_dir: s\nenv_file: missing.env\nupstreams: {a: {url: \"${NO_URL}\"}, b: {command: [no-such-program], env: {K: \"${NO_KEY}\"}}}\n":  "",
 		"state_dir: s\nlisten: 127.0.0.1:1\nprincipals: {alice: {token: \"${NO_TOKEN}\"}}\nllm: {api: openai, url: \"${NO_LLM}\", model: m}\n":   "",
 		"state_dir: s\nscrub: {timeout_ms: 5}\nbudgets: {store: {url: \"${NO_STORE}\"}, limits: [{name: x, tokens: 5, per: all, window: 1h}]}\n": "",
-		"state_dir: \"${NO_DIR}\"\n":                                                     "NO_DIR",
-		"state_dir: s\nupstreams: {a: {url: \"${NO_URL}\"":                               "",
-		"state_dri: s\nupstreams: {a: {url: \"${NO_URL}\"}}\n":                           "state_dri",
-		"state_dir: s\ntrace: {retain_days: no}\nupstreams: {a: {url: \"${NO_URL}\"}}\n": "retain_days",
+		"state_dir: s\nupstreams: {notes: {url: \"${NO_URL}\", auth: {authorization_code: {}}}}\n":                                               "",
+		"state_dir: s\npublic_url: https://gate.example.com\nauth: {issuers: {corp: {url: \"${NO_ISSUER}\"}}}\n":                                 "",
+		"state_dir: s\nfolding: {max_budget: \"${NO_BUDGET}\"}\n":                                                                                "",
+		"state_dir: \"${PATH}\"\nenv_file: missing.env\n":                                                                                        "missing.env",
+		"x: &d \"${NO_DIR}\"\nstate_dir: *d\n":                                                                                                   "state_dir",
+		"state_dir: \"${NO_DIR}\"\n":                                                                                                             "NO_DIR",
+		"state_dir: s\nupstreams: {a: {url: \"${NO_URL}\"":                                                                                       "",
+		"state_dri: s\nupstreams: {a: {url: \"${NO_URL}\"}}\n":                                                                                   "state_dri",
+		"state_dir: s\ntrace: {retain_days: no}\nupstreams: {a: {url: \"${NO_URL}\"}}\n":                                                         "retain_days",
 	} {
 		file := filepath.Join(t.TempDir(), "foldgate.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -311,6 +316,24 @@ func TestPolicyTestFindsTheServer(t *testing.T) {
 	for _, r := range results {
 		if !r.OK {
 			t.Errorf("%s: want %s, got %+v", r.Test, r.Want, r.Decision)
+		}
+	}
+}
+
+// Each key of a TLS and each file of secrets is private.
+func TestPrivate(t *testing.T) {
+	c, faults := parseText("", []byte("state_dir: s\nenv_file: \"\"\ntls: {cert: c, key: a.key}\nconsole: {listen: 127.0.0.1:1, tls: {cert: c, key: b.key}}\nlogins: {key_file: c.key}\n"+
+		"upstreams:\n  cc: {url: \"https://h/\", auth: {client_credentials: {client_id: c, private_key_file: d.key}}}\n"+
+		"  te: {url: \"https://h/\", auth: {token_exchange: {client_id: c, private_key_file: e.key}}}\n"+
+		"  en: {url: \"https://h/\", auth: {enterprise: {client: {client_id: c, private_key_file: f.key}, provider: {issuer: \"https://i/\", client_id: c}}}}\n"), noEnv)
+	for _, f := range faults {
+		t.Log(f) // the files are not there
+	}
+	c.EnvFile = "g.env"
+	got := c.Private()
+	for _, want := range []string{"s", "s/logins", "a.key", "b.key", "c.key", "d.key", "e.key", "f.key", "g.env"} {
+		if !slices.Contains(got, c.Path(filepath.FromSlash(want))) {
+			t.Errorf("%s is not private: %q", want, got)
 		}
 	}
 }

@@ -86,8 +86,8 @@ func Find(file string) (Config, error) {
 }
 
 // FindState is [Find] for commands that use the state directory, and no servers. Outside of state_dir, trace
-// and scrub, variables may be unset: their values stay as they are written. env_file, programs and other files
-// may be missing.
+// and scrub, variables may be unset: their values stay as they are written. Programs and other files may be
+// missing, and env_file, if state_dir, trace and scrub have no variables.
 func FindState(file string) (Config, error) {
 	file, err := Locate(file)
 	if err != nil {
@@ -169,8 +169,8 @@ func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 	if body == nil {
 		return c, nil // an empty file is the defaults
 	}
-	if fault := d.readEnvFile(body, dir); fault.Msg != "" && !d.lenient {
-		return c, []Fault{fault}
+	if d.envFile = d.readEnvFile(body, dir); d.envFile.Msg != "" && !d.lenient {
+		return c, []Fault{d.envFile}
 	}
 	d.walk(body, place{is: reflect.TypeFor[Config]()})
 	if len(d.faults) > 0 {
@@ -180,14 +180,27 @@ func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 	if faults = d.beyondUnset(faults); len(faults) > 0 {
 		return c, faults
 	}
-	return c, d.beyondUnset(c.Locate(c.Validate()))
+	faults = c.Locate(c.Validate())
+	if len(d.unset) > 0 { // the rest may follow from values that are not there
+		faults = slices.DeleteFunc(faults, func(f Fault) bool { return !stateKeys.MatchString(f.Key) })
+	}
+	if d.lenient && strings.Contains(c.StateDir, "${") { // by an alias of a value that may be unset
+		faults = append(faults, c.Locate([]Fault{{Key: "state_dir", Msg: fmt.Sprintf("%q has a variable that is not set: set it", c.StateDir)}})...)
+	}
+	return c, faults
 }
 
 // beyondUnset returns the faults that are not about values with variables that may be unset.
 func (d *document) beyondUnset(faults []Fault) []Fault {
 	return slices.DeleteFunc(faults, func(f Fault) bool {
-		return f.Key != "" && slices.ContainsFunc(d.unset, func(key string) bool { return strings.HasPrefix(key, f.Key) || strings.HasPrefix(f.Key, key) })
+		return f.Key != "" && slices.ContainsFunc(d.unset, func(key string) bool { return isWithin(key, f.Key) || isWithin(f.Key, key) })
 	})
+}
+
+// isWithin reports whether a key is another one, or below it.
+func isWithin(key, other string) bool {
+	rest, ok := strings.CutPrefix(key, other)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // document keeps the facts about a file's text that its values do not show.
@@ -202,6 +215,7 @@ type document struct {
 
 	lenient bool     // see FindState
 	unset   []string // the keys of values with variables that are unset, if that is no fault
+	envFile Fault    // of env_file
 }
 
 func newDocument(env func(string) (string, bool)) *document {
@@ -273,8 +287,12 @@ func (d *document) walk(n ast.Node, at place) {
 				return m // stands for something of a branch
 			}
 			v, fault := substitute(m, d.env)
-			if fault != "" && d.lenient && !stateKeys.MatchString(at.key) {
+			switch isState := stateKeys.MatchString(at.key); {
+			case fault != "" && d.lenient && !isState:
 				d.unset = append(d.unset, at.key)
+				return m
+			case m != "$$" && d.lenient && isState && d.envFile.Msg != "": // its values count before others
+				d.faults = append(d.faults, d.envFile)
 				return m
 			}
 			if fault != "" {

@@ -68,7 +68,7 @@ func (c Config) Validate() []Fault {
 	k.oneOf("trace.correlation", c.Trace.Correlation, "transition", "strict")
 	k.oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
 	k.positive("trace.sync_interval_ms", c.Trace.SyncIntervalMS, most(time.Millisecond))
-	k.positive("trace.rotate_mb", c.Trace.RotateMB, trace.MaxRotateBytes>>20)
+	k.positive("trace.rotate_mb", c.Trace.RotateMB, int(trace.MaxRotateBytes>>20))
 	k.within("trace.retain_files", c.Trace.RetainFiles, many, "is negative (0 keeps all)")
 	k.within("trace.retain_days", c.Trace.RetainDays, most(24*time.Hour), "is negative (0 keeps all)")
 	k.faultIf(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
