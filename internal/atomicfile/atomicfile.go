@@ -6,17 +6,24 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Write replaces the file at path, or makes it. When it returns, the disk has it. Until then the data is in a file
-// of its own beside it, path.*.new, which stays only if the process is killed. Several processes may write at a time:
-// the last one wins.
+// of its own beside it, path.*.new. It stays if the process is killed; a Write an hour later removes it. Several
+// processes may write at a time: the last one wins.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	return WriteAs(path, data, mode, func(*os.File) error { return nil })
 }
 
 // WriteAs is Write. It calls prepare with the new file before that replaces the old one.
 func WriteAs(path string, data []byte, mode fs.FileMode, prepare func(*os.File) error) error {
+	left, _ := filepath.Glob(path + ".*.new")
+	for _, other := range left {
+		if info, err := os.Stat(other); err == nil && time.Since(info.ModTime()) > time.Hour {
+			_ = os.Remove(other)
+		}
+	}
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.new")
 	if err != nil {

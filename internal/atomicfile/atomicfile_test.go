@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/atomicfile"
 )
@@ -54,6 +56,23 @@ func TestWriteFails(t *testing.T) {
 		t.Errorf("the file is %q", data)
 	}
 	only(t, dir, "state.json")
+}
+
+// A write removes what a process has left that was killed while it wrote, not the file of one that writes.
+func TestWriteTidies(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	killed, running := path+".1.new", path+".2.new"
+	for other, age := range map[string]time.Duration{killed: 2 * time.Hour, running: time.Minute} {
+		if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Chtimes(other, time.Time{}, time.Now().Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := atomicfile.Write(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(path + ".*"); !slices.Equal(left, []string{running}) {
+		t.Errorf("left behind: %q", left)
+	}
 }
 
 func only(t *testing.T, dir, name string) {

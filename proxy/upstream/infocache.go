@@ -8,9 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/foldgate/foldgate/internal/atomicfile"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -56,12 +54,6 @@ func listKey(method string, c wire.Capabilities) string { return method + " " + 
 // openInfoCache reads the cache. It starts anew if the file is unreadable.
 func openInfoCache(file string, log *slog.Logger) *infoCache {
 	k := &infoCache{file: file, log: log, all: map[string]infoEntry{}}
-	left, _ := filepath.Glob(file + ".*.new") // of processes that were killed while they wrote
-	for _, path := range left {
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Hour {
-			_ = os.Remove(path)
-		}
-	}
 	data, err := os.ReadFile(file)
 	if err == nil {
 		err = json.Unmarshal(data, &k.all)
