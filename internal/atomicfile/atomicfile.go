@@ -6,26 +6,30 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
 // Write replaces the file at path, or makes it. When it returns, the disk has it. Until then the data is in a file
-// of its own beside it, path.*.new. It stays if the process is killed; a Write an hour later removes it. Several
-// processes may write at a time: the last one wins.
+// of its own beside it, path.foldgate-*.new. That stays if the process is killed; a Write an hour later removes it.
+// Several processes may write at a time: the last one wins.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	return WriteAs(path, data, mode, func(*os.File) error { return nil })
 }
 
 // WriteAs is Write. It calls prepare with the new file before that replaces the old one.
 func WriteAs(path string, data []byte, mode fs.FileMode, prepare func(*os.File) error) error {
-	left, _ := filepath.Glob(path + ".*.new")
-	for _, other := range left {
-		if info, err := os.Stat(other); err == nil && time.Since(info.ModTime()) > time.Hour {
-			_ = os.Remove(other)
+	dir, begins := filepath.Dir(path), filepath.Base(path)+".foldgate-"
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), begins) {
+			continue
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Hour {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.new")
+	f, err := os.CreateTemp(dir, begins+"*.new")
 	if err != nil {
 		return err
 	}

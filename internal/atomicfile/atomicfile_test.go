@@ -58,11 +58,16 @@ func TestWriteFails(t *testing.T) {
 	only(t, dir, "state.json")
 }
 
-// A write removes what a process has left that was killed while it wrote, not the file of one that writes.
+// A write removes what a process has left that was killed while it wrote, not the file of one that writes, and not
+// one of somebody else.
 func TestWriteTidies(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.json")
-	killed, running := path+".1.new", path+".2.new"
-	for other, age := range map[string]time.Duration{killed: 2 * time.Hour, running: time.Minute} {
+	dir := filepath.Join(t.TempDir(), "[ab]*") // no pattern
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "state.json")
+	killed, running, foreign := path+".foldgate-1.new", path+".foldgate-2.new", path+".1.new"
+	for other, age := range map[string]time.Duration{killed: 2 * time.Hour, running: time.Minute, foreign: 2 * time.Hour} {
 		if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Chtimes(other, time.Time{}, time.Now().Add(-age))); err != nil {
 			t.Fatal(err)
 		}
@@ -70,8 +75,13 @@ func TestWriteTidies(t *testing.T) {
 	if err := atomicfile.Write(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := filepath.Glob(path + ".*"); !slices.Equal(left, []string{running}) {
-		t.Errorf("left behind: %q", left)
+	var left []string
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		left = append(left, filepath.Join(dir, e.Name()))
+	}
+	if want := []string{path, foreign, running}; err != nil || !slices.Equal(left, want) {
+		t.Errorf("there are %q, %v; want %q", left, err, want)
 	}
 }
 
