@@ -72,31 +72,24 @@ func Locate(file string) (string, error) {
 }
 
 // Find returns the configuration that [Locate] finds, else the built-in defaults.
-func Find(file string) (Config, error) {
+func Find(file string) (Config, error) { return find(file, false) }
+
+// FindState is [Find] for commands that use the state directory, and no servers. Outside of state_dir, trace
+// and scrub, variables may be unset: their values stay as they are written. Programs and other files may be
+// missing, and env_file, if state_dir, trace and scrub have no variables.
+func FindState(file string) (Config, error) { return find(file, true) }
+
+func find(file string, lenient bool) (Config, error) {
 	file, err := Locate(file)
 	if err != nil {
 		return Config{}, err
 	}
 	if file != "" {
-		return Load(file)
+		return load(file, lenient)
 	}
 	c := Default()
 	c.Dir, err = os.Getwd()
 	return c, err
-}
-
-// FindState is [Find] for commands that use the state directory, and no servers. Outside of state_dir, trace
-// and scrub, variables may be unset: their values stay as they are written. Programs and other files may be
-// missing, and env_file, if state_dir, trace and scrub have no variables.
-func FindState(file string) (Config, error) {
-	file, err := Locate(file)
-	if err != nil {
-		return Config{}, err
-	}
-	if file == "" {
-		return Find(file)
-	}
-	return load(file, true)
 }
 
 // Load reads a YAML file over the defaults. Unknown keys, duplicate keys, unset ${VARIABLES} and
