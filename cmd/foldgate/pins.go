@@ -101,7 +101,8 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 		Short: "Show how definitions differ from those that were approved",
 		Long: `Show line by line how the new and changed definitions of a server differ from those
 that were approved. TOOL may also name a prompt, or be "instructions"; a tool that is called
-so is SERVER__instructions. Of an approved definition the warnings are shown. Characters that a terminal would not show are escaped.`,
+so is SERVER__instructions. Approved definitions are shown if the scanner warns of them.
+Characters that a terminal would not show are escaped.`,
 		Example: "  foldgate pins diff github\n  foldgate pins diff github create_issue",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,7 +21,8 @@ import (
 	"github.com/foldgate/foldgate/internal/backoff"
 )
 
-// DB is a Redis or Valkey server, a cluster, or a master with replicas. It connects when it is used. It is safe for concurrent use.
+// DB is a Redis or Valkey server, a cluster, or a master with replicas. It connects when it is used.
+// It is safe for concurrent use.
 type DB struct {
 	// Prefix is what all keys begin with. It has a hash tag: a cluster has them in one slot.
 	Prefix string

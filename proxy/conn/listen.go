@@ -13,8 +13,8 @@ import (
 )
 
 // Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the server refuses
-// it. It returns the server's refusal, nil if there is none. open returns the connection for each attempt; the pause between attempts grows while they
-// fail, or end soon. again means that the subscription has stood before, on another connection.
+// it. It returns the server's refusal, nil if there is none. open returns the connection for each
+// attempt; the pause between attempts grows while they fail, or end soon. again means that the subscription has stood before, on another connection.
 //
 // listened takes one notification, and must not block. stands is called when the server acknowledges
 // the subscription; after is true after a break: its subject may have changed meanwhile.
