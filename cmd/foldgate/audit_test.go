@@ -154,7 +154,7 @@ func TestShortContext(t *testing.T) {
 		}
 	}
 	says(t, succeeds(t, file, "trace", "contexts", "--context", branchA, "--tree"), branchC)
-	for _, args := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"stats"}, {"trace", "--follow", "--instance", "1"}} {
+	for _, args := range [][]string{{"trace"}, {"trace", "contexts"}, {"stats"}, {"trace", "--follow", "--instance", "1"}} {
 		_, errOut, code := runs(t, append(args, "--context", "br_3fea63c2", "--config", file)...)
 		if code != exitUsage || args[len(args)-1] != "1" && (!strings.Contains(errOut, branchA) || !strings.Contains(errOut, branchB)) {
 			t.Errorf("%q: code %d, %s", args, code, errOut)
@@ -169,7 +169,7 @@ func TestUnknownNames(t *testing.T) {
 		{"session", "ses_1", "ses_alice, ses_bob"}, {"context", "br_4", branchA}, {"server", "files,git", "files"},
 		{"team", "dta", "data"}, {"kind", "foo", "mcp/request, mcp/response"}, {"tool", "files__read_file", "--server files --tool read_file; there are read_file"},
 	} {
-		for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"stats"}} {
+		for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"stats"}} {
 			out, errOut, code := runs(t, append(command, "--"+tt[0], tt[1], "--config", file)...)
 			if code != exitUsage || out != "" || !strings.Contains(errOut, "--"+tt[0]+": no record has the name") || !strings.Contains(errOut, tt[2]) {
 				t.Errorf("%q --%s %s: code %d, %s%s", command, tt[0], tt[1], code, out, errOut)
@@ -190,7 +190,7 @@ func TestUnknownNames(t *testing.T) {
 // An empty filter, as from a shell variable that is not set, selects nothing, and main is no depth.
 func TestEmptyFilters(t *testing.T) {
 	file := auditState(t)
-	for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"trace", "erase"}, {"stats"}} {
+	for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "erase"}, {"stats"}} {
 		refused := func(flag, value, want string) {
 			out, errOut, code := runs(t, append(command, "--config", file, "--principal=alice", "--"+flag+"="+value)...)
 			if code != exitUsage || out != "" || !strings.Contains(errOut, "--"+flag+": "+want) {
@@ -223,52 +223,39 @@ func TestContextsLimitsRows(t *testing.T) {
 		t.Errorf("want two contexts:\n%s", got)
 	}
 	says(t, succeeds(t, file, "trace", "contexts", "--limit", "1"), `^\(main\) +0 +main +\d+ +3 `)
-	says(t, succeeds(t, file, "trace", "stats", "--limit", "1"), `^total +24 +12 `)
 }
 
 func TestSumsBy(t *testing.T) {
 	file := auditState(t)
 	for _, tt := range []struct {
-		by    string
-		trace []string // records and calls of each row
-		stats []string // calls and tokens
+		by   string
+		rows []string // records, calls and tokens
 	}{
-		{"principal", []string{`alice +12 +6`, `bob +12 +6`}, []string{`6 +600 +600 .* alice`, `6 +600 +600 .* bob`}},
-		{"principal,day", []string{`alice 2026-11-20 +6 +3`, `alice 2026-11-21 +6 +3`, `bob 2026-11-20 +4 +2`, `bob 2026-11-21 +8 +4`},
-			[]string{`3 +300 +300 .* alice 2026-11-20`, `4 +400 +400 .* bob 2026-11-21`}},
-		{"team", []string{`data +12 +6`, `- +12 +6`}, []string{`6 +600 +600 .* data`}},
-		{"server", []string{`files +24 +12`}, []string{`12 +1200 .* files`}},
-		{"tool", []string{`files/read_file +24 +12`}, []string{`12 +1200 .* files/read_file`}},
-		{"rule", []string{`github-pat +1 +0`}, []string{`1 +100 .* github-pat`}},
-		{"server,rule", []string{`files github-pat +1 +0`}, []string{`1 +100 .* files github-pat`}},
-		{"session", []string{`ses_alice +12`}, []string{`6 +600 .* ses_alice`}},
-		{"instance", []string{`instance-2 +8 +4`}, []string{`4 +400 .* instance-3`}},
-		{"day", []string{`2026-11-20 +10 +5`, `2026-11-21 +14 +7`}, []string{`5 +500 .* 2026-11-20`}},
-		{"branch", []string{`main +6 +3`, branchA + ` +6 +3`}, []string{`3 +300 .* main`}},
+		{"principal", []string{`12 +6 .* 600 +0 +alice`, `12 +6 .* 600 +0 +bob`}},
+		{"principal,day", []string{`6 +3 .* 300 +0 +alice 2026-11-20`, `6 +3 .* alice 2026-11-21`, `4 +2 .* bob 2026-11-20`, `8 +4 .* 400 +0 +bob 2026-11-21`}},
+		{"team", []string{`12 +6 .* 600 +0 +data`, `12 +6 .* -`}},
+		{"server", []string{`24 +12 .* 1200 +0 +files`}},
+		{"tool", []string{`24 +12 .* 1200 +0 +files/read_file`}},
+		{"rule", []string{`1 +0 .* 100 +0 +github-pat`}},
+		{"server,rule", []string{`1 +0 .* 100 +0 +files github-pat`}},
+		{"session", []string{`12 +6 .* 600 +0 +ses_alice`}},
+		{"instance", []string{`8 +4 .* 400 +0 +instance-2`}},
+		{"day", []string{`10 +5 .* 500 +0 +2026-11-20`, `14 +7 .* 2026-11-21`}},
+		{"branch", []string{`6 +3 .* 300 +0 +main`, `6 +3 .* ` + branchA}},
 	} {
-		for _, row := range tt.trace {
-			says(t, succeeds(t, file, "trace", "stats", "--by", tt.by), "^"+row+`\b`)
-		}
-		for _, row := range tt.stats {
+		for _, row := range tt.rows {
 			says(t, succeeds(t, file, "stats", "--by", tt.by), "^ *"+row+"$")
 		}
 	}
-	if out := succeeds(t, file, "trace", "stats", "--by", "rule", "--principal", "alice"); strings.Contains(out, "principal") {
-		t.Errorf("no rule, so no row:\n%s", out)
+	if out := succeeds(t, file, "stats", "--by", "principal,day", "--limit", "1"); !strings.Contains(out, "bob 2026-11-21\n(3 more; --limit 0 shows them)") || strings.Contains(out, "alice") {
+		t.Errorf("want the last row of four:\n%s", out)
 	}
-	var sums struct {
-		By []struct {
-			Name             string
-			Calls, Delivered int
-		}
-	}
-	if err := json.Unmarshal([]byte(succeeds(t, file, "stats", "--by", "principal", "--json", "--principal", "bob")), &sums); err != nil || len(sums.By) != 1 || sums.By[0].Delivered != 600 {
+	var sums query.Stats
+	if err := json.Unmarshal([]byte(succeeds(t, file, "stats", "--by", "principal", "--json", "--principal", "bob")), &sums); err != nil || len(sums.Tables["principal"]) != 1 || sums.Tables["principal"][0].Delivered != 600 {
 		t.Errorf("%+v, %v", sums, err)
 	}
-	for _, command := range [][]string{{"stats"}, {"trace", "stats"}} {
-		if _, errOut, code := runs(t, append(command, "--by", "weekday", "--config", file)...); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, instance, principal") {
-			t.Errorf("%q: code %d, %s", command, code, errOut)
-		}
+	if _, errOut, code := runs(t, "stats", "--by", "weekday", "--config", file); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, instance, principal") {
+		t.Errorf("code %d, %s", code, errOut)
 	}
 }
 
@@ -291,14 +278,13 @@ func TestAllInstances(t *testing.T) {
 		t.Errorf("%d calls, want 12", calls)
 	}
 	says(t, succeeds(t, file, "trace", "--limit", "1"), `env_q0 `)
-	says(t, succeeds(t, file, "trace", "stats"), `^total +24 +12 `)
-	says(t, succeeds(t, file, "trace", "stats", "--instance", "2"), `^total +8 +4 `)
+	says(t, succeeds(t, file, "stats"), `^12 calls`)
 	says(t, succeeds(t, file, "stats", "--instance", "2"), `^4 calls`)
 	says(t, succeeds(t, file, "trace", "contexts"), `^\(main\) +0 +main +6 +3 `)
 	says(t, succeeds(t, file, "trace", "contexts", "--instance", "3"), branchC)
 	one := filepath.Join(filepath.Dir(file), "state", "instance-[2]", "trace") // names of one journal are parts of its path
-	says(t, succeeds(t, file, "trace", "stats", "--dir", one, "--instance", "instance-2"), `^total +8 +4 `)
-	if _, errOut, code := runs(t, "trace", "stats", "--dir", one, "--instance", "instance-3"); code != exitUsage || !strings.Contains(errOut, "there is only "+filepath.Dir(file)) {
+	says(t, succeeds(t, file, "stats", "--dir", one, "--instance", "instance-2"), `^4 calls`)
+	if _, errOut, code := runs(t, "stats", "--dir", one, "--instance", "instance-3"); code != exitUsage || !strings.Contains(errOut, "there is only "+filepath.Dir(file)) {
 		t.Errorf("code %d, %s", code, errOut)
 	}
 	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^instance-3#\d+ .*secrets/2\.env`)

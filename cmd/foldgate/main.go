@@ -204,7 +204,7 @@ func subcommands(cmd *cobra.Command) (names []string) {
 }
 
 // count returns "1 thing" or "n things".
-func count[N int | uint64](n N, thing string) string {
+func count[N int | int64 | uint64](n N, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}

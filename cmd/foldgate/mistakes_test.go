@@ -102,7 +102,7 @@ var mistakes = []struct {
 	{"help of a command mistyped", "", "help trace verfy", `"verfy" for "foldgate trace"`, `did you mean verify\?`, 2},
 	{"flag mistyped", "", "check --confg x", `--confg`, `did you mean --config\?`, 2},
 	{"configuration as an argument", "{}\n", "check foldgate.yaml", `check takes no configuration as an argument`, `: foldgate check --config foldgate.yaml$`, 2},
-	{"configuration as an argument of a subcommand", "{}\n", "trace stats foldgate.yaml", `stats takes no configuration`, `: foldgate trace stats --config foldgate.yaml$`, 2},
+	{"configuration as an argument of a subcommand", "{}\n", "trace contexts foldgate.yaml", `contexts takes no configuration`, `: foldgate trace contexts --config foldgate.yaml$`, 2},
 	{"port for run", "", "run --port 8080", `--port`, `did you mean --listen 127.0.0.1:8787\?`, 2},
 	{"number of a flag", "", "trace --limit x", `^foldgate: --limit: "x" is not a whole number$`, `--help`, 2},
 	{"limit not named", "", "budgets reset", `name the limit`, `: foldgate budgets reset LIMIT \[SUBJECT\]$`, 2},

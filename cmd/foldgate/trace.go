@@ -52,7 +52,7 @@ func newTrace(a *app) *cobra.Command {
 		Long: `Query the trace that the gateway writes to <state_dir>/trace: one record for
 each request, response, notification and event in a branch's life. All filters
 are views and combine; without any, everything is printed. A gateway may be
-running meanwhile.`,
+running meanwhile. foldgate stats sums up the same records.`,
 		Example: `  foldgate trace --context br_1f0c... --tree
   foldgate trace --kind 'mcp/request:tools/call' --server files --since 1h
   foldgate trace --chain env_0198... --format jsonl
@@ -66,7 +66,7 @@ running meanwhile.`,
 	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many records")
 	cmd.Flags().StringVar(&t.format, "format", render.Table, "one of "+strings.Join(render.Formats(), ", "))
 	cmd.Flags().BoolVarP(&t.follow, "follow", "f", false, "print what is there, then each new record, until interrupted")
-	cmd.AddCommand(t.contexts(), t.show(), t.stats(), t.verify(), t.erase())
+	cmd.AddCommand(t.contexts(), t.show(), t.verify(), t.erase())
 	return cmd
 }
 
@@ -190,18 +190,6 @@ and its tokens.`,
 		return nodes, err
 	}, render.WriteContexts)
 	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many rows")
-	return cmd
-}
-
-func (t *traceFlags) stats() *cobra.Command {
-	cmd := summary(t, &cobra.Command{
-		Use: "stats", Short: "Sum up calls and tokens by branch, tool, server and principal",
-		Example: "  foldgate trace stats --by principal,day --since 7d",
-	}, func(records iter.Seq2[*trace.Record, error]) (query.Stats, error) {
-		return query.Summarize(records, t.by...)
-	}, func(w io.Writer, s query.Stats) error { return render.WriteStats(w, s, t.filter.Limit) })
-	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many rows of each kind, those with most tokens delivered; JSON has all")
-	t.byFlag(cmd)
 	return cmd
 }
 
@@ -610,10 +598,6 @@ func verdict(faults int) string {
 func (t *traceFlags) placeFlags(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringArrayVar(&t.dirs, "dir", nil, "trace or state directory, or a pattern for several such as '/backup/*'; repeatable (default state_dir)")
 	cmd.PersistentFlags().StringVar(&t.instance, "instance", "", "only this one of several gateways: its name, or its number on one state directory, from 1")
-}
-
-func (t *traceFlags) byFlag(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&t.by, "by", nil, "one table instead, with a row for each of these, or for each combination: "+strings.Join(query.Dimensions, ", "))
 }
 
 // filterFlags binds a flag to each field of a filter. Those of times and numbers are parsed later.

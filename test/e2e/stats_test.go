@@ -5,27 +5,15 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// saved is a row of foldgate stats.
-type saved struct {
-	Name                              string
-	Calls, Results, Delivered, Folded int
-	Stored, Saved                     int
-	ReadBack                          int `json:"read_back"`
-}
-
-// savings is the output of foldgate stats --json.
-type savings struct {
-	Total                 saved
-	Tools, Branches, Days []saved
-}
-
-func statsOf(t *testing.T, g *gateway) (s savings) {
+func statsOf(t *testing.T, g *gateway) (s query.Stats) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(g.output("stats", "--json")), &s); err != nil {
 		t.Fatal(err)
@@ -33,15 +21,15 @@ func statsOf(t *testing.T, g *gateway) (s savings) {
 	return s
 }
 
-func rowOf(t *testing.T, rows []saved, name string) saved {
+func rowOf(t *testing.T, rows []*query.StatsRow, name string) query.Sums {
 	t.Helper()
 	for _, r := range rows {
 		if r.Name == name {
-			return r
+			return r.Sums
 		}
 	}
 	t.Errorf("no row %s in %+v", name, rows)
-	return saved{}
+	return query.Sums{}
 }
 
 // Tokens that are read from a stored result, or that a batch answers from its results, are
@@ -65,26 +53,26 @@ func TestStatsReadBack(t *testing.T) {
 	readTwo, readOne := read(two)+resultTokens(t, batchOfTwo), read(one)+resultTokens(t, batchOfOne)
 	g.stop()
 	s := statsOf(t, g)
-	row := func(rows []saved, name string) saved { return rowOf(t, rows, name) }
+	row := func(rows []*query.StatsRow, name string) query.Sums { return rowOf(t, rows, name) }
 	all := readBranch + readMain + readTwo + readOne
 	for _, tc := range []struct {
 		what string
-		row  saved
+		row  query.Sums
 		want int
 	}{
-		{"files/read_file", row(s.Tools, "files/read_file"), readBranch + readMain + readOne},
-		{"branch_run", row(s.Tools, "branch_run"), readTwo},
-		{"branch_read", row(s.Tools, "branch_read"), 0},
-		{"the branch", row(s.Branches, b.BranchID), readBranch},
-		{"main", row(s.Branches, "main"), readMain},
+		{"files/read_file", row(s.Tables["tool"], "files/read_file"), readBranch + readMain + readOne},
+		{"branch_run", row(s.Tables["tool"], "branch_run"), readTwo},
+		{"branch_read", row(s.Tables["tool"], "branch_read"), 0},
+		{"the branch", row(s.Tables["branch"], b.BranchID), readBranch},
+		{"main", row(s.Tables["branch"], "main"), readMain},
 		{"in all", s.Total, all},
 	} {
-		if tc.row.ReadBack != tc.want {
+		if tc.row.ReadBack != int64(tc.want) {
 			t.Errorf("%s: %d tokens read back, want %d", tc.what, tc.row.ReadBack, tc.want)
 		}
 	}
-	for name, rows := range map[string][]saved{"tools": s.Tools, "branches": s.Branches, "days": s.Days} {
-		sum := 0
+	for name, rows := range s.Tables {
+		var sum int64
 		for _, r := range rows {
 			sum += r.Saved
 		}
@@ -94,7 +82,7 @@ func TestStatsReadBack(t *testing.T) {
 	}
 }
 
-// branch_status, foldgate stats and foldgate trace stats report the same savings: less the tokens
+// branch_status, foldgate stats and the index that the console reads report the same savings: less the tokens
 // read back, less the answers of batches, and for each branch by itself.
 func TestOneStoryOfSavings(t *testing.T) {
 	t.Parallel()
@@ -122,7 +110,7 @@ func TestOneStoryOfSavings(t *testing.T) {
 	g.stop()
 	s := statsOf(t, g)
 	for path, said := range says {
-		r := rowOf(t, s.Branches, path)
+		r := rowOf(t, s.Tables["branch"], path)
 		results := "results"
 		if r.Folded == 1 {
 			results = "result"
@@ -131,16 +119,25 @@ func TestOneStoryOfSavings(t *testing.T) {
 			t.Errorf("branch_status of %s says %q, foldgate stats %q", path, said, want)
 		}
 	}
-	if r := rowOf(t, s.Branches, b.BranchID); r.Folded != 4 {
+	if r := rowOf(t, s.Tables["branch"], b.BranchID); r.Folded != 4 {
 		t.Errorf("%d results folded in the branch, want 4", r.Folded)
 	}
-	var story struct {
-		SavedMeasured int `json:"saved_measured"`
-	}
-	if err := json.Unmarshal([]byte(g.output("trace", "stats", "--json")), &story); err != nil {
+	set, err := query.OpenAll(ctx, []string{filepath.Join(g.dir, "state", "trace")})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if story.SavedMeasured != s.Total.Saved {
-		t.Errorf("trace stats measured %d tokens saved, stats %d", story.SavedMeasured, s.Total.Saved)
+	defer set.Close()
+	if err := set.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := set.Sums(ctx, query.SumFilter{}, "server", "tool")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows { // as the console shows them
+		name := strings.TrimPrefix(strings.Join(r.Names, "/"), "/")
+		if r.Saved != 0 && r.Saved != rowOf(t, s.Tables["tool"], name).Saved {
+			t.Errorf("the index says that %s saved %d tokens: %+v", name, r.Saved, s.Tables["tool"])
+		}
 	}
 }

@@ -197,7 +197,7 @@ func RemoveIndex(dir string) (err error) {
 }
 
 var options = sqlitedb.Options{
-	Migrations: []string{"", "", "", dropTables + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
+	Migrations: []string{"", "", "", "", dropTables + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
 }
 

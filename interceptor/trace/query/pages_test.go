@@ -26,6 +26,12 @@ func randomSet(t *testing.T, rng *rand.Rand, n int) (Set, []string) {
 			}
 			r.Audit.MS = float64(rng.IntN(50))
 			r.Audit.Tokens = &trace.Tokens{In: rng.IntN(3), Out: rng.IntN(90), Delivered: rng.IntN(40)}
+			switch rng.IntN(4) {
+			case 0:
+				r.Audit.Fold = &trace.Fold{Handle: "res_1", Saved: rng.IntN(50)}
+			case 1:
+				r.Audit.Read = &trace.Read{Handle: "res_1", Server: "files", Tool: "read_file"}
+			}
 			add(t, j, r)
 		}
 		if err := j.Close(); err != nil {
@@ -125,8 +131,10 @@ func TestSums(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if a := r.Audit; (f.Server == "" || a.Server == f.Server) && (f.Principal == "" || a.Principal == f.Principal) && (f.Tool == "" || a.Tool == f.Tool) {
-					want.Add(sumsOf(r))
+				for of, sums := range sumsOf(r) {
+					if a := of.Audit; (f.Server == "" || a.Server == f.Server) && (f.Principal == "" || a.Principal == f.Principal) && (f.Tool == "" || a.Tool == f.Tool) {
+						want.Add(sums)
+					}
 				}
 			}
 			if got != want {

@@ -22,39 +22,7 @@ type Node struct {
 	Reason   string           `json:"reason,omitempty"`   // why it was closed
 	First    string           `json:"first,omitempty"`    // time of its first and last record
 	Last     string           `json:"last,omitempty"`
-	Counts
-}
-
-// Counts sum up records.
-type Counts struct {
-	Records   int     `json:"records"`
-	Calls     int     `json:"calls"` // tools/call requests
-	Errors    int     `json:"errors"`
-	Blocked   int     `json:"blocked"`
-	In        int     `json:"tokens_in"`        // of arguments
-	Out       int     `json:"tokens_out"`       // of results as the upstream sent them
-	Delivered int     `json:"tokens_delivered"` // of results as the host got them
-	MS        float64 `json:"ms"`               // of all calls together
-}
-
-func (c *Counts) add(r *trace.Record) {
-	c.Records++
-	if trace.CanonicalKind(r.Kind) == trace.KindRequest+"tools/call" {
-		c.Calls++
-	}
-	a := r.AuditOrEmpty()
-	if a.IsError {
-		c.Errors++
-	}
-	if r.Blocked() {
-		c.Blocked++
-	}
-	if t := a.Tokens; t != nil {
-		c.In += t.In
-		c.Out += t.Out
-		c.Delivered += t.Delivered
-	}
-	c.MS += a.MS
+	Sums
 }
 
 // Contexts returns the distinct contexts of records and the parents that only their paths imply,
@@ -86,7 +54,7 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 			n.First = r.TS
 		}
 		n.Last = r.TS
-		n.Counts.add(r)
+		n.Sums.Add(ownSums(r))
 		switch trace.CanonicalKind(r.Kind) {
 		case trace.KindPush:
 			n.State = "open"
@@ -109,23 +77,6 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 	return out, nil
 }
 
-// Stats are the sums of [Summarize].
-type Stats struct {
-	Total      Counts            `json:"total"`
-	Counters   []string          `json:"counters"` // the encodings that tokens were counted with
-	Contexts   map[string]Counts `json:"contexts"`
-	Tools      map[string]Counts `json:"tools"` // by server and tool
-	Servers    map[string]Counts `json:"servers"`
-	Principals map[string]Counts `json:"principals"`
-	By         map[string]Counts `json:"by,omitempty"` // by the rows of [Keys]
-	// SavedMeasured is the tokens that upstreams sent less those that were
-	// delivered, at once or later from a stored result.
-	SavedMeasured int `json:"saved_measured"`
-	// SavedComputed is the tokens of closed branches less those that their
-	// parents read of them. It assumes that a parent would have read all.
-	SavedComputed int `json:"saved_computed"`
-}
-
 // dimensions give the values that a record has of each dimension; "" is none.
 var dimensions = map[string]func(*trace.Record) []string{
 	"branch":    func(r *trace.Record) []string { return []string{cmp.Or(trace.BranchOf(r.Context), "main")} },
@@ -137,7 +88,7 @@ var dimensions = map[string]func(*trace.Record) []string{
 	"session":   func(r *trace.Record) []string { return []string{r.AuditOrEmpty().Session} },
 	"team":      func(r *trace.Record) []string { return []string{r.AuditOrEmpty().Team} },
 	"tool": func(r *trace.Record) []string {
-		return []string{strings.TrimPrefix(r.AuditOrEmpty().Server+"/"+r.AuditOrEmpty().Tool, "/")}
+		return []string{strings.Trim(r.AuditOrEmpty().Server+"/"+r.AuditOrEmpty().Tool, "/")}
 	},
 }
 
@@ -170,52 +121,4 @@ func rules(a *trace.Audit) (out []string) {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// Summarize sums up records, with by in s.By also for the rows of [Keys].
-func Summarize(records iter.Seq2[*trace.Record, error], by ...string) (Stats, error) {
-	s := Stats{Contexts: map[string]Counts{}, Tools: map[string]Counts{}, Servers: map[string]Counts{}, Principals: map[string]Counts{}}
-	if len(by) > 0 {
-		s.By = map[string]Counts{}
-	}
-	bump := func(m map[string]Counts, key string, r *trace.Record) {
-		c := m[key]
-		c.add(r)
-		m[key] = c
-	}
-	for r, err := range records {
-		if err != nil {
-			return s, err
-		}
-		s.Total.add(r)
-		bump(s.Contexts, r.Context, r)
-		for _, key := range Keys(r, by) {
-			bump(s.By, key, r)
-		}
-		a := r.AuditOrEmpty()
-		if a.Tool != "" {
-			bump(s.Tools, strings.TrimSpace(a.Server+" "+a.Tool), r)
-		}
-		if a.Server != "" {
-			bump(s.Servers, a.Server, r)
-		}
-		if a.Principal != "" {
-			bump(s.Principals, a.Principal, r)
-		}
-		t := a.Tokens
-		if t == nil {
-			continue
-		}
-		if t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
-			s.Counters = append(s.Counters, t.Counter)
-		}
-		s.SavedMeasured += max(0, t.Out-t.Delivered)
-		if a.Read != nil {
-			s.SavedMeasured -= t.Delivered
-		}
-		if trace.CanonicalKind(r.Kind) == trace.KindPop {
-			s.SavedComputed += t.Freed
-		}
-	}
-	return s, nil
 }

@@ -14,61 +14,6 @@ import (
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
-// Sums are figures of records. Those of a response are of its call.
-type Sums struct {
-	Records   int64
-	Calls     int64 // tools/call requests
-	Errors    int64 // records with an error result
-	Blocked   int64 // refused by foldgate
-	Scrubbed  int64 // records with secrets
-	In        int64 // tokens of arguments
-	Delivered int64 // tokens of results as hosts got them
-	Saved     int64 // tokens that upstreams sent and hosts did not get, less those read back later
-	Answers   int64 // responses with a duration
-	US        int64 // microseconds of all of them
-}
-
-var sumNames = []string{"records", "calls", "errors", "blocked", "scrubbed", "tokens_in", "delivered", "saved", "answers", "us"}
-
-func (s *Sums) fields() []any {
-	return []any{&s.Records, &s.Calls, &s.Errors, &s.Blocked, &s.Scrubbed, &s.In, &s.Delivered, &s.Saved, &s.Answers, &s.US}
-}
-
-// Add adds the figures of o.
-func (s *Sums) Add(o Sums) {
-	s.Records += o.Records
-	s.Calls += o.Calls
-	s.Errors += o.Errors
-	s.Blocked += o.Blocked
-	s.Scrubbed += o.Scrubbed
-	s.In += o.In
-	s.Delivered += o.Delivered
-	s.Saved += o.Saved
-	s.Answers += o.Answers
-	s.US += o.US
-}
-
-func sumsOf(r *trace.Record) Sums {
-	a := r.AuditOrEmpty()
-	one := func(is bool) int64 {
-		if is {
-			return 1
-		}
-		return 0
-	}
-	s := Sums{Records: 1, Calls: one(trace.CanonicalKind(r.Kind) == trace.KindRequest+"tools/call"), Errors: one(a.IsError), Blocked: one(r.Blocked()), Scrubbed: one(len(a.Scrub) > 0)}
-	if t := a.Tokens; t != nil {
-		s.In, s.Delivered, s.Saved = int64(t.In), int64(t.Delivered), int64(max(0, t.Out-t.Delivered))
-		if a.Read != nil {
-			s.Saved -= int64(t.Delivered)
-		}
-	}
-	if strings.HasPrefix(r.Kind, trace.KindResponse) && a.MS > 0 {
-		s.Answers, s.US = 1, microseconds(a)
-	}
-	return s
-}
-
 // microseconds returns the duration that a record has, within bounds.
 func microseconds(a *trace.Audit) int64 { return int64(min(max(a.MS, 0), 1e12) * 1000) }
 
@@ -121,24 +66,28 @@ func (t *tally) add(r *trace.Record, at int64) {
 	if kind == trace.KindJournal || kind == trace.KindConfig {
 		return
 	}
-	a, s, when := r.AuditOrEmpty(), sumsOf(r), r.Time()
-	words := [len(totalFields)]string{a.Principal, a.Team, a.Server, a.Tool}
-	for i, g := range grains {
-		unit := 24 * time.Hour
-		if i == 0 {
-			unit = time.Hour
-		}
-		k := totalKey{grain: int64(i), start: when.Truncate(unit).Unix()}
-		for n, field := range totalFields {
-			if slices.Contains(g, field) {
-				k.words[n] = words[n]
+	when := r.Time()
+	for of, s := range sumsOf(r) {
+		a := of.AuditOrEmpty()
+		words := [len(totalFields)]string{a.Principal, a.Team, a.Server, a.Tool}
+		for i, g := range grains {
+			unit := 24 * time.Hour
+			if i == 0 {
+				unit = time.Hour
 			}
+			k := totalKey{grain: int64(i), start: when.Truncate(unit).Unix()}
+			for n, field := range totalFields {
+				if slices.Contains(g, field) {
+					k.words[n] = words[n]
+				}
+			}
+			if t.totals[k] == nil {
+				t.totals[k] = &Sums{}
+			}
+			t.totals[k].Add(s)
 		}
-		if t.totals[k] == nil {
-			t.totals[k] = &Sums{}
-		}
-		t.totals[k].Add(s)
 	}
+	a, s := r.AuditOrEmpty(), ownSums(r)
 	name := trace.BranchOf(r.Context)
 	if name == "" {
 		return
@@ -312,7 +261,7 @@ func (f SumFilter) query(by []string) (query string, args []any, err error) {
 	if len(by) > 0 {
 		query += " GROUP BY " + strings.Join(numbers, ", ")
 	}
-	return "SELECT " + strings.Join(append(shown, sumNames...), ", ") + " FROM (" + query + ") WHERE records > 0", args, nil
+	return "SELECT " + strings.Join(append(shown, sumNames...), ", ") + " FROM (" + query + ") WHERE records IS NOT NULL", args, nil
 }
 
 // sums returns the rows of a query of [SumFilter.query].

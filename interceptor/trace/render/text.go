@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,41 +184,6 @@ func WriteContexts(w io.Writer, nodes []query.Node) error {
 		}
 		Printf(tw, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", name, n.Depth, state,
 			n.Records, n.Calls, n.Errors, n.In, n.Delivered, shortTime(n.First), shortTime(n.Last))
-	}
-	return tw.Flush()
-}
-
-// WriteStats writes the sums as tables: those of s.By if it is set, else all others. A limit of
-// rows, if it is not 0, leaves the rows with the most tokens delivered.
-func WriteStats(w io.Writer, s query.Stats, limit int) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "\tRECORDS\tCALLS\tERRORS\tBLOCKED\tTOKENS IN\tSENT\tDELIVERED\tMS\n")
-	row := func(name string, c query.Counts) {
-		Printf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f\n", name, c.Records, c.Calls, c.Errors, c.Blocked, c.In, c.Out, c.Delivered, c.MS)
-	}
-	row("total", s.Total)
-	type group struct {
-		title string
-		rows  map[string]query.Counts
-	}
-	groups := []group{{"branch ", s.Contexts}, {"tool ", s.Tools}, {"server ", s.Servers}, {"principal ", s.Principals}}
-	if s.By != nil {
-		groups = []group{{"", s.By}}
-	}
-	for _, g := range groups {
-		keys := slices.Sorted(maps.Keys(g.rows))
-		if limit > 0 && limit < len(keys) {
-			slices.SortStableFunc(keys, func(a, b string) int { return cmp.Compare(g.rows[b].Delivered, g.rows[a].Delivered) })
-			keys = keys[:limit]
-		}
-		for _, k := range keys {
-			row(g.title+cmp.Or(k, "(main)"), g.rows[k])
-		}
-	}
-	fmt.Fprintf(tw, "saved, measured (sent less delivered and read back)\t%d tokens\n", s.SavedMeasured)
-	fmt.Fprintf(tw, "saved, computed (branches less what parents read)\t%d tokens\n", s.SavedComputed)
-	if len(s.Counters) > 0 {
-		Printf(tw, "counted with\t%s\n", strings.Join(s.Counters, ", "))
 	}
 	return tw.Flush()
 }
