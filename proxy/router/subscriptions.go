@@ -171,14 +171,11 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 		return nil, errTooManySubscriptions
 	}
 	res, err := r.askServers(ctx, c)
-	switch {
-	case err != nil || res.Error != nil:
-		if fresh {
-			r.s.subscribed.drop(sub)
-		}
-	case c.Target.Server != sub.server: // the likeliest server did not know it, or is forbidden
-		r.s.subscribed.move(sub, c.Target.Server, fresh)
+	made := c.Target.Server // another one, if the likeliest server did not know it, or is forbidden
+	if err != nil || res.Error != nil {
+		made = ""
 	}
+	r.s.subscribed.settle(sub, fresh, made)
 	return res, err
 }
 
@@ -214,21 +211,17 @@ func (s *subscriptions) add(sub subscription) (fresh, ok bool) {
 	return fresh, true
 }
 
-// drop forgets a subscription that ended or never began.
-func (s *subscriptions) drop(sub subscription) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.open, sub)
-}
-
-// move keeps a subscription for another server, and for the former one only if it is not fresh.
-func (s *subscriptions) move(sub subscription, server string, fresh bool) {
+// settle keeps a subscription that add took for the server that made it, "" for none. It stays at its own
+// server, too, unless it is fresh.
+func (s *subscriptions) settle(sub subscription, fresh bool, server string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if fresh {
 		delete(s.open, sub)
 	}
-	s.open[subscription{server, sub.uri}] = true
+	if server != "" {
+		s.open[subscription{server, sub.uri}] = true
+	}
 }
 
 // owner returns the server of a subscription to a resource, "" if there is none.
