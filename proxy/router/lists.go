@@ -101,46 +101,34 @@ func (c *listCache) get(ctx context.Context, wait time.Duration, wg *sync.WaitGr
 	}
 }
 
-// replace replaces a list that is there with what f makes of it, unless the list changed meanwhile. It
-// reports whether another part of the list is held.
+// replace replaces a list that is there with what f makes of it: nil, if it has to be fetched again. It
+// reports whether that is another list.
 func (c *listCache) replace(k catalog.Kind, f func(*catalog.List) *catalog.List) (changed bool) {
-	before := c.peek(k)
-	if before == nil {
-		return false
+	for {
+		before := c.peek(k)
+		if before == nil {
+			return false
+		}
+		after := f(before)
+		c.mu.Lock()
+		same := c.lists[k] == before // else it changed meanwhile
+		if same {
+			c.lists[k], c.stored[k] = after, c.stored[k] && after != nil
+		}
+		c.mu.Unlock()
+		if same {
+			return after != before
+		}
 	}
-	after := f(before)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if maps.Equal(before.Held, after.Held) || c.lists[k] != before {
-		return false
-	}
-	c.lists[k] = after
-	return true
 }
 
-// rescrub replaces the lists that are there with what f makes of them: nil, if a list has to be fetched
-// again. Fetches under way are not kept.
+// rescrub replaces the lists that are there with what f makes of them. Fetches under way are not kept.
 func (c *listCache) rescrub(f func(catalog.Kind, *catalog.List) *catalog.List) {
 	for k := range catalog.Kinds {
-		for {
-			c.mu.Lock()
-			before := c.lists[k]
-			c.epoch[k]++
-			c.mu.Unlock()
-			if before == nil {
-				break
-			}
-			after := f(k, before)
-			c.mu.Lock()
-			same := c.lists[k] == before
-			if same {
-				c.lists[k], c.stored[k] = after, c.stored[k] && after != nil
-			}
-			c.mu.Unlock()
-			if same {
-				break
-			}
-		}
+		c.mu.Lock()
+		c.epoch[k]++
+		c.mu.Unlock()
+		c.replace(k, func(l *catalog.List) *catalog.List { return f(k, l) })
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 	"unicode"
 
@@ -103,7 +104,13 @@ func (rt *Router) Repin(events []pins.Event) {
 	}
 	again := func(g upstream.Group, srv *upstream.Server, c *listCache, tell func(method string)) {
 		for k := range pinned {
-			if c.replace(k, func(l *catalog.List) *catalog.List { return rt.pin(rt.lifetime, srv, g, k, l, false) }) {
+			changed := c.replace(k, func(l *catalog.List) *catalog.List {
+				if now := rt.pin(rt.lifetime, srv, g, k, l, false); !maps.Equal(now.Held, l.Held) {
+					return now
+				}
+				return l
+			})
+			if changed {
 				tell(k.Changed())
 			}
 		}
