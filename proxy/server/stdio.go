@@ -55,9 +55,7 @@ type stdioServer struct {
 	can      wire.Capabilities // of legacy
 	greeted  bool              // legacy has had an initialize
 	modern   map[wire.Capabilities]Session
-
-	before Session        // a legacy session that initialize has replaced, until its requests are answered; guarded by handling
-	early  sync.WaitGroup // its requests
+	before   Session // a legacy session that initialize has replaced: its requests may be under way until the end
 }
 
 // ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until in
@@ -97,7 +95,7 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	s.out.Hurry()
 	s.handling.Lock() // from here on the reader handles nothing more
 	open := s.sessions()
-	s.handling.Unlock() // greet takes it once more
+	s.handling.Unlock()
 	s.pending.Wait()
 	for _, session := range open {
 		closeSession(session, reason, log)
@@ -223,9 +221,12 @@ func (s *stdioServer) request(m wire.Message) {
 		can = declared(m)
 	}
 	if m.Method == wire.MethodInitialize && !isModern {
-		s.greet(can)
+		// A session that was opened before, as by a ping, declares nothing.
+		if !s.greeted && s.legacy != nil && can != s.can {
+			s.before, s.legacy = s.legacy, nil
+		}
+		s.greeted = true
 	}
-	early := !isModern && !s.greeted
 	var session Session
 	// Without a legacy session, server/discover means the modern era. A host that only probes gets
 	// no lasting session.
@@ -237,15 +238,9 @@ func (s *stdioServer) request(m wire.Message) {
 	} else {
 		session = s.session(isModern, can)
 	}
-	if early {
-		s.early.Add(1)
-	}
 	p := session.Begin(s.lifetime, req)
 	s.pending.Go(func() {
 		defer func() { <-s.slots }()
-		if early {
-			defer s.early.Done()
-		}
 		defer p.Sent()
 		if reply := p.Serve(); reply.ID != nil { // a failed writer ends the connection
 			_ = s.out.Write(func(line []byte) []byte {
@@ -261,30 +256,12 @@ func (s *stdioServer) request(m wire.Message) {
 	})
 }
 
-// greet prepares for the first initialize of the legacy era. A session that was opened before, as by a
-// ping, declares nothing. It ends with its requests if the host has capabilities, and another one follows.
-func (s *stdioServer) greet(can wire.Capabilities) {
-	if !s.greeted && s.legacy != nil && can != s.can {
-		s.before, s.legacy = s.legacy, nil
-		s.pending.Go(func() {
-			s.early.Wait()
-			s.handling.Lock()
-			defer s.handling.Unlock()
-			closeSession(s.before, "initialize begins another session", s.log)
-			s.before = nil
-		})
-	}
-	s.greeted = true
-}
-
 // notification hands a notification to its session. It need not name its era and capabilities: one
 // without an era goes to the legacy session, else to all; a modern one without capabilities goes to all
 // modern sessions; a cancellation goes to all.
 func (s *stdioServer) notification(m wire.Message) {
 	meta, to := wire.ReadMeta(m.Params), s.sessions()
 	switch {
-	case m.Method == wire.MethodCancelled && s.before != nil:
-		to = append(to, s.before)
 	case m.Method == wire.MethodCancelled && len(to) > 0:
 	case modern(meta) && meta.ClientCapabilities == nil && len(s.modern) > 0:
 		to = slices.Collect(maps.Values(s.modern))
@@ -300,11 +277,8 @@ func (s *stdioServer) notification(m wire.Message) {
 
 // sessions returns the open sessions.
 func (s *stdioServer) sessions() []Session {
-	open := slices.Collect(maps.Values(s.modern))
-	if s.legacy != nil {
-		open = append(open, s.legacy)
-	}
-	return open
+	open := append(slices.Collect(maps.Values(s.modern)), s.legacy, s.before)
+	return slices.DeleteFunc(open, func(session Session) bool { return session == nil })
 }
 
 // session returns the connection's session of an era, opened on first use.
