@@ -60,11 +60,8 @@ func (r *reconnector) live(use bool) conn.Conn {
 // Live returns the connection of a scope for use if it is open, else nil.
 func (s *Server) Live(scope Scope) conn.Conn {
 	c := s.reconnector(scope).live(true)
-	if c == nil {
-		return nil
-	}
-	if scope.Own != nil && s.SharesConnections() {
-		return scope.Own.opened(s)
+	if c != nil && scope.views(s) {
+		return s.View(scope)
 	}
 	return c
 }
@@ -72,10 +69,15 @@ func (s *Server) Live(scope Scope) conn.Conn {
 // View returns a session's view of the shared connection, nil if the session has not used it yet. A view
 // outlives the connection.
 func (s *Server) View(scope Scope) conn.Conn {
-	if scope.Own == nil || !s.SharesConnections() {
+	if !scope.views(s) {
 		return nil
 	}
-	return scope.Own.opened(s)
+	scope.Own.mu.Lock()
+	defer scope.Own.mu.Unlock()
+	if v := scope.Own.views[s]; v != nil {
+		return v.seen
+	}
+	return nil
 }
 
 // Connection returns the live connection of a scope, and opens it if need be. If ctx ends first,
@@ -83,7 +85,7 @@ func (s *Server) View(scope Scope) conn.Conn {
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
 	r := s.reconnector(scope)
 	c, err := r.connection(ctx)
-	if err == nil && scope.Own != nil && s.SharesConnections() {
+	if err == nil && scope.views(s) {
 		c = scope.Own.view(r)
 	}
 	return c, err

@@ -207,7 +207,7 @@ func TestRetiredServerHasNoViews(t *testing.T) {
 		if len(up.viewers) != 1 {
 			t.Error("the server knows a session that ended")
 		}
-		seen := open.opened(up)
+		seen := up.View(Scope{Own: open})
 		up.Retire(t.Context(), errors.New("removed"))
 		if len(open.views) != 0 || !isDone(seen) {
 			t.Errorf("the session has %d views of a server that is gone", len(open.views))

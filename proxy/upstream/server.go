@@ -205,6 +205,9 @@ type Scope struct {
 	Own *Connections
 }
 
+// views reports whether the scope is a session that shares a connection to s with others.
+func (sc Scope) views(s *Server) bool { return sc.Own != nil && s.SharesConnections() }
+
 // SharesConnections reports whether legacy sessions share connections to s.
 func (s *Server) SharesConnections() bool { return s.Config.Share == "principal" || s.Everyone() }
 

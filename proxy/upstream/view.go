@@ -39,16 +39,6 @@ func (cs *Connections) view(r *reconnector) conn.Conn {
 	return v.seen
 }
 
-// opened returns the view of a server if there is one, else nil.
-func (cs *Connections) opened(s *Server) conn.Conn {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if v := cs.views[s]; v != nil {
-		return v.seen
-	}
-	return nil
-}
-
 // endView forgets the view of a server that the configuration no longer has.
 func (cs *Connections) endView(s *Server) {
 	cs.mu.Lock()
