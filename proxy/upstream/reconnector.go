@@ -171,7 +171,7 @@ func (r *reconnector) attempt() {
 	initialize := cs.initialize
 	cs.mu.Unlock()
 	host := conn.Host{Modern: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize}
-	in := &inbox{}
+	in := &inbox{handler: handler{owner: cs.owner, server: r.server}}
 	var raw, c conn.Conn
 	login := r.server.set.logins.For(r.server.Key, r.server.Config, cs.group.Principal)
 	loggedIn := login.Watch()
@@ -311,7 +311,8 @@ func (r *reconnector) retire() bool {
 // connect ties a new connection to the owner, translated into the era of its hosts. The built-in
 // server speaks both eras.
 func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn {
-	var h conn.Handler = handler{r.of.owner, r.server, &c}
+	in.conn = &c
+	var h conn.Handler = in.handler
 	if raw := c; !r.server.Builtin() {
 		c, h = r.server.set.options.Bridge(r.server.Key, host, raw, h)
 		if raw.Info().Modern() {
@@ -341,33 +342,24 @@ const maxEarly = 1000
 // inbox is the handler of a connection that is being opened. It keeps messages until the
 // connection's own handler is known.
 type inbox struct {
+	handler // hears what is not delivered
+
 	mu    sync.Mutex
-	h     conn.Handler
-	early []func(conn.Handler)
+	own   conn.Handler
+	early []wire.Message
 }
 
 // Unsolicited implements [conn.Handler].
 func (in *inbox) Unsolicited(m wire.Message) {
-	in.hand(func(h conn.Handler) { h.Unsolicited(m) }, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait until the server is initialized"})
-}
-
-// Undelivered implements [conn.Handler].
-func (in *inbox) Undelivered(r conn.Undelivered) {
-	in.hand(func(h conn.Handler) { h.Undelivered(r) }, r)
-}
-
-// hand calls f with the handler, as soon as it is known. If too many wait, the handler hears that the
-// first of the others is not delivered.
-func (in *inbox) hand(f func(conn.Handler), beyond conn.Undelivered) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
-	case in.h != nil:
-		f(in.h)
+	case in.own != nil:
+		in.own.Unsolicited(m)
 	case len(in.early) < maxEarly:
-		in.early = append(in.early, f)
-	case len(in.early) == maxEarly:
-		in.early = append(in.early, func(h conn.Handler) { h.Undelivered(beyond) })
+		in.early = append(in.early, m)
+	default:
+		in.Undelivered(conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait until the server is initialized"})
 	}
 }
 
@@ -375,10 +367,10 @@ func (in *inbox) hand(f func(conn.Handler), beyond conn.Undelivered) {
 func (in *inbox) open(h conn.Handler) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, f := range in.early {
-		f(h)
+	for _, m := range in.early {
+		h.Unsolicited(m)
 	}
-	in.h, in.early = h, nil
+	in.own, in.early = h, nil
 }
 
 // failed notes a failure. The caller holds mu.

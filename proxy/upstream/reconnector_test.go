@@ -278,3 +278,43 @@ func TestKeptGroups(t *testing.T) {
 		t.Errorf("a principal that is back has %v, %s", err, live())
 	}
 }
+
+// inboxed takes what an inbox hands on, and hears as the owner what it does not.
+type inboxed struct {
+	conn.Handler
+	got, lost []string
+}
+
+func (i *inboxed) Unsolicited(m wire.Message) { i.got = append(i.got, m.Method) }
+
+type losses struct {
+	owner
+	of *inboxed
+}
+
+func (l losses) Undelivered(_ *Server, r conn.Undelivered) {
+	l.of.lost = append(l.of.lost, r.Message.Method)
+}
+
+// What a server sends before its connection is up comes in its order, before what follows. Beyond the limit
+// it is reported.
+func TestInbox(t *testing.T) {
+	var want []string
+	to := &inboxed{}
+	in := &inbox{handler: handler{owner: losses{of: to}}}
+	for n := range maxEarly + 2 {
+		m := fmt.Sprint("m", n)
+		in.Unsolicited(wire.Message{Method: m})
+		if n < maxEarly {
+			want = append(want, m)
+		}
+	}
+	in.open(to)
+	in.Unsolicited(wire.Message{Method: "later"})
+	if want = append(want, "later"); !slices.Equal(to.got, want) {
+		t.Errorf("%d messages arrive, want %d in their order", len(to.got), len(want))
+	}
+	if want := []string{fmt.Sprint("m", maxEarly), fmt.Sprint("m", maxEarly+1)}; !slices.Equal(to.lost, want) {
+		t.Errorf("%q are reported, want %q", to.lost, want)
+	}
+}
