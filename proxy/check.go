@@ -16,7 +16,6 @@ import (
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -80,12 +79,6 @@ func (r Report) Failed() (n int) {
 // as is not "", the report is about what that principal sees. Check gives up on the servers that are left when
 // none has become ready or failed for wait.
 func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration, log *slog.Logger) (Report, error) {
-	if faults := cfg.Validate(); len(faults) > 0 {
-		return Report{}, &config.Error{File: "configuration", Faults: faults}
-	}
-	if _, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()}); err != nil {
-		return Report{}, &config.Error{File: "configuration", Faults: []config.Fault{{Key: "scrub.rules", Msg: err.Error()}}}
-	}
 	tmp, err := os.MkdirTemp("", "foldgate-check-")
 	if err != nil { // a container need not have one
 		var inState error

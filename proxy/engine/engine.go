@@ -162,11 +162,11 @@ func (e *Engine) scrubPolicy(server string) interceptor.ScrubPolicy {
 	return e.Config().ScrubPolicy(server)
 }
 
-// NewScrubber returns a scrubber for a configuration.
+// NewScrubber returns a scrubber for a configuration. The error is a [*config.Error].
 func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
 	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Secrets(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
 	if err != nil {
-		return nil, fmt.Errorf("scrub.rules: %w", err)
+		return nil, &config.Error{File: cmp.Or(c.File, "configuration"), Faults: []config.Fault{{Key: "scrub.rules", Msg: err.Error()}}}
 	}
 	return s, nil
 }
