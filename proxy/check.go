@@ -128,18 +128,15 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 	stuck := time.AfterFunc(wait, func() { cancel(fmt.Errorf("no answer within %s (--wait)", wait)) })
 	defer stuck.Stop()
 	servers := g.settings.Load().Servers
-	errs := make([]error, len(servers))
-	late := make([]bool, len(servers))
-	for try, last := 0, len(servers)+1; ; try++ {
+	faults, scope := map[string]error{}, upstream.Scope{Group: upstream.Group{Principal: principal, Capabilities: wire.AllCapabilities}}
+	for try, left := 1, servers; ; try++ {
+		errs := make([]error, len(left))
 		var all sync.WaitGroup
-		for i, srv := range servers {
-			if try > 0 && !late[i] {
-				continue
-			}
+		for i, srv := range left {
 			all.Go(func() {
-				_, errs[i] = srv.Connection(ctx, upstream.Scope{Group: upstream.Group{Principal: principal, Capabilities: wire.AllCapabilities}})
-				if late[i] = errors.Is(errs[i], upstream.ErrNoAnswer); ctx.Err() != nil {
-					errs[i], late[i] = context.Cause(ctx), false
+				_, errs[i] = srv.Connection(ctx, scope)
+				if ctx.Err() != nil {
+					errs[i] = context.Cause(ctx)
 				} else if _, fault := srv.Status(); fault != nil {
 					errs[i] = fault
 				}
@@ -147,30 +144,25 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 			})
 		}
 		all.Wait()
-		// On a busy machine many servers that start take each other's time. They try again without those
-		// that are up.
-		n := 0
-		for _, l := range late {
-			if l {
-				n++
+		var late []*upstream.Server
+		for i, srv := range left {
+			if faults[srv.Key] = errs[i]; errors.Is(errs[i], upstream.ErrNoAnswer) {
+				late = append(late, srv)
 			}
 		}
-		if n == 0 || n >= last || try == 2 || len(servers) <= g.servers.StartsAtOnce() {
-			break
+		// On a busy machine many servers that start take each other's time. They try again without those
+		// that are up.
+		if len(late) == 0 || try > 1 && len(late) == len(left) || try == 3 || len(servers) <= g.servers.StartsAtOnce() {
+			return faults
 		}
-		last = n
+		left = late
 		g.servers.Patience(wait - wait/10) // so that each says itself that it is late
 		select {
-		case <-time.After(time.Duration(try+1) * 2 * time.Second): // longer than the back-off
+		case <-time.After(time.Duration(try) * 2 * time.Second): // longer than the back-off
 		case <-ctx.Done():
 		}
 		stuck.Reset(wait)
 	}
-	faults := map[string]error{}
-	for i, srv := range servers {
-		faults[srv.Key] = errs[i]
-	}
-	return faults
 }
 
 // complete returns a merged list. Many servers at once take their time to give theirs: it waits
