@@ -61,8 +61,8 @@ func Find(ctx context.Context, state string) (found []*Client, err error) {
 
 // OpenBranches is [Gateway.OpenBranches].
 func (c *Client) OpenBranches(ctx context.Context) ([]Branch, error) {
-	out, err := ask[branches](ctx, c, http.MethodGet, "branches")
-	return out.Branches, err
+	out, err := ask[map[string][]Branch](ctx, c, http.MethodGet, "branches")
+	return out["branches"], err
 }
 
 // EndBranch is [Gateway.EndBranch].
@@ -72,14 +72,14 @@ func (c *Client) EndBranch(ctx context.Context, id, reason string) (Branch, erro
 
 // Budgets is [Gateway.Budgets].
 func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
-	out, err := ask[budgets](ctx, c, http.MethodGet, "budgets")
-	return out.Budgets, err
+	out, err := ask[map[string][]Budget](ctx, c, http.MethodGet, "budgets")
+	return out["budgets"], err
 }
 
 // ResetBudget is [Gateway.ResetBudget].
 func (c *Client) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
-	out, err := ask[reset](ctx, c, http.MethodDelete, "budgets/"+url.PathEscape(limit)+"?subject="+url.QueryEscape(subject))
-	return out.Reset, err
+	out, err := ask[map[string]int](ctx, c, http.MethodDelete, "budgets/"+url.PathEscape(limit)+"?subject="+url.QueryEscape(subject))
+	return out["reset"], err
 }
 
 // Read lets the gateway record that By reads a part of the trace, such as a record by its id.

@@ -217,18 +217,18 @@ func Handler(g Gateway) http.Handler {
 		})
 	}
 	handle("GET /v1/branches", func(*http.Request) (any, error) {
-		return branches{g.OpenBranches()}, nil
+		return map[string][]Branch{"branches": g.OpenBranches()}, nil
 	})
 	handle("DELETE /v1/branches/{id}", func(r *http.Request) (any, error) {
 		return g.EndBranch(r.Context(), r.PathValue("id"), r.FormValue("reason"))
 	})
 	handle("GET /v1/budgets", func(r *http.Request) (any, error) {
 		all, err := g.Budgets(r.Context())
-		return budgets{all}, err
+		return map[string][]Budget{"budgets": all}, err
 	})
 	handle("DELETE /v1/budgets/{limit}", func(r *http.Request) (any, error) {
 		n, err := g.ResetBudget(r.Context(), r.PathValue("limit"), r.FormValue("subject"))
-		return reset{n}, err
+		return map[string]int{"reset": n}, err
 	})
 	handle("POST /v1/read", func(*http.Request) (any, error) { return struct{}{}, nil }) // it is recorded, as all that is no GET
 	handle("POST /v1/reload", func(*http.Request) (any, error) { return g.Reload() })
@@ -288,18 +288,6 @@ func readSpans(r io.Reader) (seqs []uint64, err error) {
 		}
 	}
 	return seqs, nil
-}
-
-type branches struct {
-	Branches []Branch `json:"branches"`
-}
-
-type budgets struct {
-	Budgets []Budget `json:"budgets"`
-}
-
-type reset struct {
-	Reset int `json:"reset"`
 }
 
 // PatientWriter gives each write a deadline of its own: an answer may last as long as its reader reads.
