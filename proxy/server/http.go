@@ -79,8 +79,8 @@ type HTTP struct {
 	log      *slog.Logger
 	lifetime context.Context // of everything served; ends in Shutdown
 	cancel   context.CancelCauseFunc
-	drain    chan struct{}  // closed when Shutdown begins: idle streams end
-	ended    chan struct{}  // closed when Shutdown is over
+	drain    chan struct{} // closed when Shutdown begins: idle streams end
+	shutdown sync.Once
 	running  sync.WaitGroup // requests, and the goroutine that ends idle sessions
 
 	mu       sync.Mutex
@@ -101,7 +101,7 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 		opts.Access = func() *Access { return &Access{} }
 	}
 	srv := &HTTP{
-		router: r, opts: opts, log: opts.Log, drain: make(chan struct{}), ended: make(chan struct{}),
+		router: r, opts: opts, log: opts.Log, drain: make(chan struct{}),
 		sessions: make(map[string]*legacySession), held: make(map[string]int),
 	}
 	srv.lifetime, srv.cancel = context.WithCancelCause(context.Background())
@@ -211,28 +211,23 @@ func sameCaller(a, b interceptor.Identity) bool {
 // Shutdown stops taking requests, ends the streams that only wait, lets pending calls finish
 // until ctx is done, cancels the rest, and closes every session. It returns ctx's error if calls
 // had to be cancelled. Call it before http.Server.Shutdown, which waits for the same handlers.
-func (srv *HTTP) Shutdown(ctx context.Context) error {
-	srv.mu.Lock()
-	again := srv.closing
-	srv.closing = true
-	srv.mu.Unlock()
-	if again {
-		<-srv.ended
-		return nil
-	}
-	defer close(srv.ended)
-	close(srv.drain)
-	idle := make(chan struct{})
-	go func() { srv.running.Wait(); close(idle) }()
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	srv.cancel(errShutdown)
-	<-idle
-	srv.closeSessions(errShutdown.Error(), func(*legacySession) bool { return true })
+func (srv *HTTP) Shutdown(ctx context.Context) (err error) {
+	srv.shutdown.Do(func() {
+		srv.mu.Lock()
+		srv.closing = true
+		srv.mu.Unlock()
+		close(srv.drain)
+		idle := make(chan struct{})
+		go func() { srv.running.Wait(); close(idle) }()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		srv.cancel(errShutdown)
+		<-idle
+		srv.closeSessions(errShutdown.Error(), func(*legacySession) bool { return true })
+	})
 	return err
 }
 
