@@ -88,7 +88,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 	var faults []wire.Message // the replies to the invalid ones
 	fault := func(e *wire.Error, id json.RawMessage) {
 		srv.refused(r, http.StatusBadRequest, e)
-		faults = append(faults, faultMessage(e, id))
+		faults = append(faults, e.Reply(id))
 	}
 	n, requests := 0, 0
 	for v := range rawjson.Elements(body) {
@@ -132,7 +132,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 		case !m.IsRequest():
 			accept(l.session, m, srv.log)
 		case !srv.enter():
-			l.finish(p.stream, faultMessage(invalid(wire.CodeInternal, errShutdown.Error()), m.ID))
+			l.finish(p.stream, invalid(wire.CodeInternal, errShutdown.Error()).Reply(m.ID))
 		default:
 			req := NewRequest(m)
 			req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
@@ -146,14 +146,6 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 		}
 		running.Wait()
 	})
-}
-
-// faultMessage returns the response to an invalid message. The id may be nil.
-func faultMessage(fault *wire.Error, id json.RawMessage) wire.Message {
-	if id == nil {
-		id = json.RawMessage("null")
-	}
-	return wire.Message{ID: id, Error: fault.JSON()}
 }
 
 // get opens the session's own stream, or resumes the stream that Last-Event-ID names.

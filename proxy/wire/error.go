@@ -34,13 +34,16 @@ func (e *Error) JSON() json.RawMessage {
 	return append(b, '}')
 }
 
-// Response renders a response to the request with this id. The id is nil if it could not be read.
-func (e *Error) Response(id json.RawMessage) []byte {
+// Reply returns the response to the request with this id. The id is nil if it could not be read.
+func (e *Error) Reply(id json.RawMessage) Message {
 	if id == nil {
 		id = json.RawMessage("null")
 	}
-	return Message{ID: id, Error: e.JSON()}.Encode()
+	return Message{ID: id, Error: e.JSON()}
 }
+
+// Response renders the [Error.Reply].
+func (e *Error) Response(id json.RawMessage) []byte { return e.Reply(id).Encode() }
 
 // UnsupportedVersion refuses a protocol revision and lists the supported ones.
 func UnsupportedVersion(requested string) *Error {
