@@ -90,7 +90,7 @@ func allowOrigin(h http.Header, r *http.Request, origin string) {
 // acceptsPost checks the content type of a POST, and that the host takes both forms of a reply,
 // which the transport demands.
 func (srv *HTTP) acceptsPost(w http.ResponseWriter, r *http.Request) bool {
-	if !strings.EqualFold(mediaType(r.Header.Get("Content-Type")), "application/json") {
+	if wire.MediaType(r.Header.Get("Content-Type")) != "application/json" {
 		srv.refuse(w, r, http.StatusUnsupportedMediaType, nil, invalid(wire.CodeInvalidRequest, "Content-Type must be application/json"))
 		return false
 	}
@@ -111,18 +111,12 @@ func accepts(accept []string, want string) bool {
 	group, _, _ := strings.Cut(want, "/")
 	for _, line := range accept {
 		for part := range strings.SplitSeq(line, ",") {
-			got := mediaType(part)
-			if got == "*/*" || strings.EqualFold(got, want) || (len(got) == len(group)+2 && strings.EqualFold(got, group+"/*")) {
+			if got := wire.MediaType(part); got == "*/*" || got == want || got == group+"/*" {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-func mediaType(v string) string {
-	v, _, _ = strings.Cut(v, ";")
-	return strings.TrimSpace(v)
 }
 
 // unauthorized refuses a request without a principal. The body is JSON-RPC, for hosts that show

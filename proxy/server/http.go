@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -413,29 +412,16 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 
 // readBody reads the whole body into new memory, because messages outlive their HTTP request.
 func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	tooLarge := func() ([]byte, bool) {
+	body, err := wire.ReadBody(r.Body, r.ContentLength, srv.opts.MaxBody)
+	switch { // if some of the body is left its deadline stays: net/http reads on before it answers
+	case err == wire.ErrTooLarge:
 		w.Header().Set("Connection", "close") // the rest of the body is not read
 		srv.refuse(w, r, http.StatusRequestEntityTooLarge, nil,
 			invalid(wire.CodeInvalidRequest, "the body is larger than "+strconv.FormatInt(srv.opts.MaxBody, 10)+" bytes"))
 		return nil, false
-	}
-	if r.ContentLength > srv.opts.MaxBody {
-		return tooLarge()
-	}
-	var body []byte
-	var err error
-	if n := r.ContentLength; n >= 0 && n <= 1<<20 {
-		body = make([]byte, n)
-		_, err = io.ReadFull(r.Body, body)
-	} else { // a length is only a promise: memory grows with the bytes that arrive
-		body, err = io.ReadAll(io.LimitReader(r.Body, srv.opts.MaxBody+1))
-	}
-	switch { // if some of the body is left its deadline stays: net/http reads on before it answers
 	case err != nil:
 		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
 		return nil, false
-	case int64(len(body)) > srv.opts.MaxBody:
-		return tooLarge()
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // not supported by test recorders
 	return body, true

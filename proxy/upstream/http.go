@@ -134,7 +134,7 @@ func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (er
 	if id := resp.Header.Get(wire.HeaderSession); id != "" && m.Method == wire.MethodInitialize {
 		h.session.Store(&id)
 	}
-	if resp.StatusCode == http.StatusOK && contentType(resp.Header) == mediaEvents {
+	if resp.StatusCode == http.StatusOK && wire.MediaType(resp.Header.Get("Content-Type")) == mediaEvents {
 		return h.readStream(ctx, c, resp.Body)
 	}
 	defer abort(nil)
@@ -181,7 +181,10 @@ func modernHeaders(h http.Header, method string, params []byte) {
 
 // readWhole resolves c with a response that is no stream.
 func (h *httpConn) readWhole(c *call, resp *http.Response) error {
-	body, err := readBody(resp, h.cfg.MaxMessage)
+	body, err := wire.ReadBody(resp.Body, resp.ContentLength, int64(h.cfg.MaxMessage))
+	if err == wire.ErrTooLarge {
+		return tooLarge(int(resp.ContentLength), h.cfg.MaxMessage)
+	}
 	if err != nil {
 		return err
 	}
@@ -199,24 +202,6 @@ func (h *httpConn) readWhole(c *call, resp *http.Response) error {
 		return nil
 	}
 	return fmt.Errorf("%w: HTTP %d without an answer to %s: %s", errUnreadable, resp.StatusCode, c.request.Method, h.cfg.clip(body))
-}
-
-// readBody reads a body of at most max bytes. The fault of a larger one is tooLarge.
-func readBody(resp *http.Response, max int) ([]byte, error) {
-	if resp.ContentLength > int64(max) {
-		return nil, tooLarge(int(resp.ContentLength), max)
-	}
-	if n := resp.ContentLength; n > 0 && n <= 1<<20 {
-		body := make([]byte, n)
-		_, err := io.ReadFull(resp.Body, body)
-		return body, err
-	}
-	// A length is only a promise: memory grows with the bytes that arrive.
-	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(max)+1))
-	if err == nil && len(body) > max {
-		err = tooLarge(0, max)
-	}
-	return body, err
 }
 
 // readStream reads the response stream of c until c is resolved. It resumes a broken stream if the
@@ -340,7 +325,7 @@ func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
 	if err := h.check(resp); err != nil {
 		return nil, err
 	}
-	if contentType(resp.Header) != mediaEvents {
+	if wire.MediaType(resp.Header.Get("Content-Type")) != mediaEvents {
 		resp.Body.Close()
 		return nil, &statusError{code: resp.StatusCode, text: "no event stream"}
 	}
@@ -479,10 +464,4 @@ func (e *statusError) Error() string {
 		s += ": " + e.text
 	}
 	return s
-}
-
-// contentType returns the media type of a response in lower case.
-func contentType(h http.Header) string {
-	t, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	return strings.ToLower(strings.TrimSpace(t))
 }

@@ -362,35 +362,6 @@ func TestHTTPWholeAnswers(t *testing.T) {
 	}
 }
 
-// wantsReader notes the largest read that was asked of it.
-type wantsReader struct {
-	io.Reader
-	most int
-}
-
-func (r *wantsReader) Read(p []byte) (int, error) {
-	r.most = max(r.most, len(p))
-	return r.Reader.Read(p)
-}
-
-func (r *wantsReader) Close() error { return nil }
-
-// The length that a server promises takes no memory before the bytes arrive.
-func TestHTTPPromisedLength(t *testing.T) {
-	const limit = 64 << 20
-	for _, n := range []int{0, 10, 1 << 20, 3 << 20} {
-		body := &wantsReader{Reader: strings.NewReader(strings.Repeat("x", n))}
-		got, err := readBody(&http.Response{ContentLength: int64(n), Body: body}, limit)
-		if err != nil || len(got) != n {
-			t.Errorf("%d bytes: read %d, %v", n, len(got), err)
-		}
-	}
-	body := &wantsReader{Reader: strings.NewReader("x")}
-	if _, _ = readBody(&http.Response{ContentLength: limit, Body: body}, limit); body.most > 1<<20 {
-		t.Errorf("a promise of %d bytes took %d bytes of memory", limit, body.most)
-	}
-}
-
 func TestHTTPSessionGone(t *testing.T) {
 	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
 		if m.Method == "tools/call" {
