@@ -21,10 +21,8 @@ import (
 // for stdin, stdout and stderr.
 type stdioConn struct {
 	connection
-	child   *child
-	out     *wire.LineWriter
-	closing chan struct{} // closed by Close
-	once    sync.Once
+	child *child
+	out   *wire.LineWriter
 }
 
 // startStdio starts cfg.Command. The caller must close the connection.
@@ -33,7 +31,7 @@ func startStdio(cfg *Config) (*stdioConn, error) {
 	if err != nil {
 		return nil, &dialError{err}
 	}
-	s := &stdioConn{child: ch, out: wire.NewLineWriter(ch.stdin, cfg.MaxMessage), closing: make(chan struct{})}
+	s := &stdioConn{child: ch, out: wire.NewLineWriter(ch.stdin, cfg.MaxMessage)}
 	s.connection.init(cfg, s)
 	s.queues = true
 	s.Go(s.supervise)
@@ -64,7 +62,7 @@ func (s *stdioConn) start() {}
 
 // Close ends the child process with its group, and waits for the goroutines.
 func (s *stdioConn) Close() error {
-	s.once.Do(func() { close(s.closing) })
+	s.lose(nil)
 	s.group.Wait()
 	return nil
 }
@@ -77,8 +75,7 @@ func (s *stdioConn) supervise() {
 	wg.Go(func() { defer close(said.over); logLines(s.child.stderr, s.cfg, said) })
 
 	select {
-	case <-s.closing:
-	case <-s.lifetime.Done(): // after a panic
+	case <-s.lifetime.Done(): // closed, or after a panic
 	case <-s.child.exited:
 		// Its last messages are still to be read. Child processes that inherited the pipe get
 		// no grace period.
@@ -89,17 +86,13 @@ func (s *stdioConn) supervise() {
 		// A child that ends closes its stdout a moment before it has a status.
 		select {
 		case <-s.child.reaped:
-		case <-s.closing:
+		case <-s.lifetime.Done():
 		case <-time.After(exitDelay):
 		}
 	}
-	var reason error
-	select {
-	case <-s.closing:
-	default:
-		reason = s.loss(said)
+	if s.fault() == nil {
+		s.lose(s.loss(said))
 	}
-	s.lose(reason)
 	s.out.Close()
 	wg.Go(func() { <-s.out.Done(); s.child.stdin.Close() })
 	s.child.stop()
