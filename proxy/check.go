@@ -240,7 +240,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 		if as != "" && st.Rules.Govern() {
 			t.Rule = st.Rules.Visible(catalog.Tools, id, e).Rule
 		}
-		if full := catalog.FullName(st.Config.Upstreams[e.Server].NamePrefix(e.Server), e.Name); full != shown {
+		if full := st.Config.FullName(e.Server, e.Name); full != shown {
 			t.Full = full
 		}
 		at[e.Server].Tools = append(at[e.Server].Tools, t)
@@ -260,4 +260,10 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 		at[e.Server].Resources++
 	}
 	return r
+}
+
+// TestPolicy decides the calls that a file lists as a gateway does, and compares the decisions with
+// those that the file expects. The error is a [*config.Error].
+func TestPolicy(cfg config.Config, file string) ([]config.PolicyResult, error) {
+	return cfg.TestPolicy(file, tools.Has)
 }

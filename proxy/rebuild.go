@@ -43,7 +43,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	if err != nil {
 		return done, err
 	}
-	shown := func(server, tool string) string { return engine.ShownName(&c, server, tool) }
+	shown := c.ShownName
 	refusedByLimit := func(rule string) bool {
 		return rule == trace.RuleUnavailable || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
 	}
@@ -103,11 +103,6 @@ func limitsAndStore(c config.Config, log *slog.Logger) (*limits.Limits, limits.S
 		return nil, nil, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
 	}
 	return all, store, nil
-}
-
-// ShownName returns the name under which hosts see a tool of a server.
-func ShownName(c *config.Config, server, tool string) string {
-	return engine.ShownName(c, server, tool)
 }
 
 // StoredBudgets returns what the limits in c have left. It needs the store and no gateway.

@@ -68,7 +68,7 @@ whole of it. See docs/console.md.`,
 			if len(cfg.Budgets.Limits) > 0 {
 				o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, log) }
 			}
-			o.Shown = func(server, tool string) string { return proxy.ShownName(&cfg, server, tool) }
+			o.Shown = cfg.ShownName
 			counter, err := cfg.Budget.Counter()
 			if err != nil {
 				return err

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // The commands show an operator what a principal sees, and which decisions are not as expected.
@@ -58,7 +58,7 @@ policy:
 - {principal: bob, tool: `+strings.Replace(long, "export", "import", 1)+`, expect: deny}
 - {principal: bob, prompt: `+long+`, expect: deny}
 `)), "^3 decisions are as expected$")
-	short := write("short.yaml", "- {principal: bob, tool: "+catalog.ShownName("", long)+", expect: deny}")
+	short := write("short.yaml", "- {principal: bob, tool: "+config.ShortName(long)+", expect: deny}")
 	if _, errOut, code := runs(t, "policy", "test", short, "--config", filepath.Join(dir, "long.yaml")); code == 0 || !strings.Contains(errOut, "is a shortened name: write the whole one") {
 		t.Errorf("code %d, %s", code, errOut)
 	}

@@ -253,7 +253,7 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
 	shown = own
 	if k == Tools || k == Prompts {
-		if shown = ShownName(r.prefix(server), own); shown != own {
+		if shown = r.cfg.ShownName(server, own); shown != own {
 			e.Shown = rawjson.Set(e.Shown, rawjson.Quote(shown), "name")
 		}
 	}

@@ -21,7 +21,7 @@ func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 		if tools.Lists[slices.Index(r.keys, rule.Server)] == nil {
 			return
 		}
-		e, ok := tools.Lookup(ShownName(r.prefix(rule.Server), rule.Tool))
+		e, ok := tools.Lookup(r.cfg.ShownName(rule.Server, rule.Tool))
 		if !ok || e.Server != rule.Server || e.Workflow == nil {
 			faults = append(faults, config.Fault{
 				Key: fmt.Sprintf("workflows[%d].%s.tool", spec, rule.At),
@@ -51,7 +51,7 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 		var own []string
 		for _, raw := range tools.Lists[i].Items {
 			if name, ok := rawjson.GetString(raw, kinds[Tools].id); ok {
-				own, named = append(own, name), append(named, FullName(r.cfg.Upstreams[key].NamePrefix(key), name))
+				own, named = append(own, name), append(named, r.cfg.FullName(key, name))
 			}
 		}
 		at, filter := "upstreams."+key+".tools.", r.cfg.Upstreams[key].Tools

@@ -1,8 +1,6 @@
 package catalog
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -10,28 +8,6 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
-
-// maxName is the longest tool name that every known host accepts.
-const maxName = 64
-
-// ShownName returns the name under which hosts see a server's tool or prompt. A name over 64 bytes
-// is shortened to its beginning and a hash of the whole, so that it is the same every time.
-func ShownName(prefix, own string) string {
-	name := FullName(prefix, own)
-	if len(name) <= maxName {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return strings.ToValidUTF8(name[:maxName-9], "") + "_" + hex.EncodeToString(sum[:4])
-}
-
-// FullName returns the shown name before it is shortened.
-func FullName(prefix, own string) string {
-	if prefix == "" {
-		return own
-	}
-	return prefix + "__" + own
-}
 
 // branchIDArgument is the argument that foldgate adds to every tool.
 const branchIDArgument = "branch_id"

@@ -197,7 +197,7 @@ func (r *Rules) Hides(k Kind, id interceptor.Identity, e Entry) bool {
 func (r *Rules) name(q *policy.Request, k policy.Kind, own string, e Entry) {
 	q.Kind, q.Name = k, own
 	if k != policy.Resource {
-		q.Name, q.Full = ShownName(r.prefix(q.Server), own), FullName(r.prefix(q.Server), own)
+		q.Name, q.Full = r.cfg.ShownName(q.Server, own), r.cfg.FullName(q.Server, own)
 	}
 	if k == policy.Tool {
 		q.Annotations, _ = rawjson.Get(e.Raw, "annotations")

@@ -128,7 +128,7 @@ func duration(d time.Duration) string {
 func (r *Rules) openers(rule *workflow.Rule) string {
 	var names []string
 	for _, o := range rule.Workflow.Openers {
-		names = append(names, ShownName(r.prefix(o.Server), o.Tool))
+		names = append(names, r.cfg.ShownName(o.Server, o.Tool))
 	}
 	return strings.Join(names, " or ")
 }

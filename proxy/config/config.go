@@ -608,6 +608,30 @@ func (u *Upstream) NamePrefix(key string) string {
 	return key
 }
 
+// maxName is the longest tool name that every known host accepts.
+const maxName = 64
+
+// ShownName returns the name under which hosts see a tool or prompt of an upstream.
+func (c *Config) ShownName(upstream, own string) string { return ShortName(c.FullName(upstream, own)) }
+
+// FullName returns the shown name before it is shortened.
+func (c *Config) FullName(upstream, own string) string {
+	if u := c.Upstreams[upstream]; u != nil && u.NamePrefix(upstream) != "" {
+		return u.NamePrefix(upstream) + "__" + own
+	}
+	return own
+}
+
+// ShortName shortens a name over 64 bytes to its beginning and a hash of the whole, so that it is the same
+// every time.
+func ShortName(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return strings.ToValidUTF8(name[:maxName-9], "") + "_" + hex.EncodeToString(sum[:4])
+}
+
 // ByPrefix finds the upstream that a shown name belongs to by the longest prefix that fits, and the
 // upstream's own name. An upstream without a prefix is never found.
 func (c *Config) ByPrefix(shown string) (key, own string, ok bool) {

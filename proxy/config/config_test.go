@@ -309,7 +309,7 @@ func TestPolicyTestFindsTheServer(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	results, err := c.TestPolicy(file, func(string) bool { return false }, func(name string) string { return name })
+	results, err := c.TestPolicy(file, func(string) bool { return false })
 	if err != nil || len(results) != 3 {
 		t.Fatalf("%+v, err %v", results, err)
 	}

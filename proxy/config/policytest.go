@@ -43,9 +43,9 @@ type PolicyResult struct {
 }
 
 // TestPolicy decides the calls that a file lists, and compares the decisions with those that the
-// file expects. The file is a list in YAML. own reports whether a tool is foldgate's own: those are for
-// all. shown returns a name as hosts see it: shortened if it is long. The error is an [*Error].
-func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(name string) string) (results []PolicyResult, err error) {
+// file expects. The file is a list in YAML. own reports whether foldgate always has a tool of its own of a
+// name: those are for all. The error is an [*Error].
+func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []PolicyResult, err error) {
 	p, _ := policy.Compile(c.Policy) // Load has checked it
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -68,8 +68,8 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(
 			}
 		}
 		if q.Kind != policy.Resource {
-			k.faultIf(shortName.MatchString(q.Name) && shown(q.Name) == q.Name, at, "%s is a shortened name: write the whole one, the server's prefix and its own name", q.Name)
-			q.Full, q.Name = q.Name, shown(q.Name)
+			k.faultIf(shortName.MatchString(q.Name) && ShortName(q.Name) == q.Name, at, "%s is a shortened name: write the whole one, the server's prefix and its own name", q.Name)
+			q.Full, q.Name = q.Name, ShortName(q.Name)
 		}
 		k.faultIf(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
 		k.faultIf(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
@@ -94,7 +94,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(
 			}
 		}
 		d := policy.Decision{Allowed: true, Rule: policy.DefaultRule}
-		if t.Tool == "" || !own(t.Tool) {
+		if t.Tool == "" || !own(t.Tool) && !(ForSearch(t.Tool) && c.Tools.Searchable()) {
 			d = p.Decide(q)
 		}
 		who := cmp.Or(t.Principal, t.Team, strings.Join(append(t.Roles, t.Scopes...), ","), "anyone")

@@ -30,7 +30,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/replicaid"
-	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -204,7 +203,7 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 	if err != nil {
 		return nil, fmt.Errorf("budgets.limits: %w", err)
 	}
-	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return ShownName(e.Config(), server, tool) }, Stateless: wire.VersionModern}, nil
+	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return e.Config().ShownName(server, tool) }, Stateless: wire.VersionModern}, nil
 }
 
 // OpenLimitStore opens the store in which the limits of a configuration count.
@@ -223,16 +222,8 @@ func OpenLimitStore(c config.Config) (limits.Store, error) {
 func FoldPolicy(c *config.Config) interceptor.FoldPolicy {
 	return interceptor.FoldPolicy{
 		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens,
-		Rule: func(server, tool string) interceptor.FoldRule { return c.Results.Rule(ShownName(c, server, tool)) }, // the configuration has the names hosts see
+		Rule: func(server, tool string) interceptor.FoldRule { return c.Results.Rule(c.ShownName(server, tool)) }, // the configuration has the names hosts see
 	}
-}
-
-// ShownName returns the name under which hosts see a tool of a server.
-func ShownName(c *config.Config, server, tool string) string {
-	if u := c.Upstreams[server]; u != nil {
-		return catalog.ShownName(u.NamePrefix(server), tool)
-	}
-	return tool
 }
 
 // openBranches takes over the branches in repo, once they agree with the trace.
