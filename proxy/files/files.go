@@ -34,7 +34,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,8 +50,8 @@ type Server struct {
 	limit time.Duration // of one call
 	// searches has room for the searches that may run at once.
 	searches chan struct{}
-	close    sync.Once
-	closed   chan struct{}
+	lifetime context.Context
+	end      context.CancelFunc
 }
 
 var _ conn.Conn = (*Server)(nil)
@@ -74,7 +73,8 @@ func New(roots []string, hidden ...string) (*Server, error) {
 	if len(roots) == 0 {
 		return nil, errors.New("files: no roots: name at least one directory")
 	}
-	s := &Server{limit: maxTime, searches: make(chan struct{}, maxSearches), closed: make(chan struct{})}
+	s := &Server{limit: maxTime, searches: make(chan struct{}, maxSearches)}
+	s.lifetime, s.end = context.WithCancel(context.Background())
 	taken := map[string]bool{}
 	for _, dir := range roots {
 		r, err := openRoot(dir)
@@ -147,10 +147,8 @@ func (s *Server) Info() conn.Info {
 // Call serves tools/list and tools/call. If a tool fails, the result has isError and a text with
 // the remedy.
 func (s *Server) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
-	select {
-	case <-s.closed:
+	if s.lifetime.Err() != nil {
 		return wire.Message{}, conn.ErrClosed
-	default:
 	}
 	switch r.Method {
 	case "tools/list":
@@ -181,20 +179,18 @@ func failure(code int, message string) wire.Message {
 func (s *Server) Send(context.Context, wire.Message) error { return nil }
 
 // Done is closed by Close.
-func (s *Server) Done() <-chan struct{} { return s.closed }
+func (s *Server) Done() <-chan struct{} { return s.lifetime.Done() }
 
 // Err returns nil: the connection can't be lost.
 func (s *Server) Err() error { return nil }
 
 // Close closes the roots. Calls in progress return a tool error.
 func (s *Server) Close() error {
+	s.end()
 	var errs []error
-	s.close.Do(func() {
-		close(s.closed)
-		for _, r := range s.roots {
-			errs = append(errs, r.fs.Close())
-		}
-	})
+	for _, r := range s.roots {
+		errs = append(errs, r.fs.Close())
+	}
 	return errors.Join(errs...)
 }
 
