@@ -90,7 +90,6 @@ type verifier struct {
 
 	file     string
 	line     int
-	started  bool
 	at       uint64          // seq of the line being checked, 0 if unknown
 	seq      uint64          // of the line before
 	hashes   [2]string       // of the line before: the claimed one and the actual one
@@ -121,8 +120,12 @@ func (v *verifier) run(ctx context.Context) error {
 		v.fault(FaultHeadUnreadable, "%v; nothing anchors the end", v.headErr)
 	case v.head == nil && len(names) > 0:
 		v.fault(FaultHeadMissing, "there is no head file; nothing anchors the beginning and the end")
-	case v.head != nil:
+	}
+	if v.head != nil {
 		names = v.checkFirst(names)
+	} else if len(names) > 0 {
+		first, _ := SegmentSeq(names[0])
+		v.seq = first - 1
 	}
 	for i, name := range names {
 		if err := v.checkFile(ctx, name, i == len(names)-1); err != nil {
@@ -151,7 +154,7 @@ func (v *verifier) checkFirst(names []string) []string {
 		v.file = first.File
 		v.fault(FaultFileMissing, "the oldest file of the journal is missing")
 	}
-	v.started, v.seq, v.hashes = true, first.Seq-1, [2]string{first.Prev, first.Prev}
+	v.seq, v.hashes = first.Seq-1, [2]string{first.Prev, first.Prev}
 	v.inv.partial = first.Seq > 1
 	return names
 }
@@ -208,7 +211,7 @@ func (v *verifier) checkLine(line []byte, at int64) {
 		v.fault(FaultHash, "the payload of record %d was changed: its digest is %s, its bytes have %s", r.Seq, r.Digest, p.digest)
 	}
 	v.checkPlace(r)
-	v.seq, v.hashes, v.started = r.Seq, [2]string{p.claimed, p.actual}, true
+	v.seq, v.hashes = r.Seq, [2]string{p.claimed, p.actual}
 	place := Anchor{File: v.file, Seq: r.Seq, Hash: r.Hash}
 	if v.report.First.Seq == 0 {
 		v.report.First = place
@@ -232,13 +235,11 @@ func (v *verifier) checkLine(line []byte, at int64) {
 	}
 }
 
-// checkPlace compares a record's seq and prev with the line before. After a
-// changed line, prev may match either of its hashes.
+// checkPlace compares a record's seq and prev with the line before, and a file's first record with
+// the file's name. After a changed line, prev may match either of its hashes.
 func (v *verifier) checkPlace(r *Record) {
-	if !v.started {
-		return
-	}
 	want := v.seq + 1
+	named, _ := SegmentSeq(v.file)
 	switch {
 	case r.Seq > want+1:
 		v.fault(FaultSeq, "records %d to %d are missing before this line, which is record %d", want, r.Seq-1, r.Seq)
@@ -248,6 +249,8 @@ func (v *verifier) checkPlace(r *Record) {
 		v.fault(FaultSeq, "record %d is repeated or out of order: record %d belongs here", r.Seq, want)
 	case v.hashes[0] != "" && r.Prev != v.hashes[0] && r.Prev != v.hashes[1]:
 		v.fault(FaultPrev, "record %d does not continue the one before: its prev is %s, the hash before is %s", r.Seq, r.Prev, v.hashes[0])
+	case v.line == 1 && r.Seq != named:
+		v.fault(FaultFileName, "the file was renamed: it begins with record %d, its name says %d", r.Seq, named)
 	}
 }
 
@@ -309,7 +312,7 @@ func (v *verifier) checkEnd() {
 	}
 	for _, a := range v.opt.Anchors {
 		if !v.copied[a] {
-			v.fault(FaultAnchor, "record %d, which you hold, is not there", a.Seq)
+			v.fault(FaultAnchor, "record %d, which you hold, is not there: the journal has %d to %d", a.Seq, v.report.First.Seq, v.report.Last.Seq)
 		}
 	}
 }
@@ -369,6 +372,7 @@ const (
 	FaultHeadMissing    = "head_missing"    // there are records but no head
 	FaultHeadUnreadable = "head_unreadable" // the head is damaged
 	FaultFileMissing    = "file_missing"    // the oldest segment that must exist is missing
+	FaultFileName       = "file_name"       // a segment was renamed
 	FaultUnreadable     = "unreadable"      // an input/output error or an endless line
 	FaultTorn           = "torn"            // a file but the last ends in the middle of a line
 	FaultFormat         = "format"          // a line is not a record

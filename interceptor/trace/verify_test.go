@@ -164,6 +164,13 @@ func TestTamperFiles(t *testing.T) {
 			func(n []string) string { return n[2] }, 1, FaultSeq},
 		{"remove the last file", func(d string, n []string) error { return os.Remove(filepath.Join(d, n[len(n)-1])) },
 			func(n []string) string { return n[len(n)-2] }, 0, FaultTail},
+		{"rename the last file", func(d string, n []string) error {
+			return os.Rename(filepath.Join(d, n[len(n)-1]), filepath.Join(d, SegmentName(999)))
+		}, func([]string) string { return SegmentName(999) }, 1, FaultFileName},
+		{"rename a middle file within its place", func(d string, n []string) error {
+			seq, _ := SegmentSeq(n[1])
+			return os.Rename(filepath.Join(d, n[1]), filepath.Join(d, SegmentName(seq+1)))
+		}, func(n []string) string { seq, _ := SegmentSeq(n[1]); return SegmentName(seq + 1) }, 1, FaultFileName},
 		{"remove the head", func(d string, n []string) error { return os.Remove(filepath.Join(d, headName)) },
 			func([]string) string { return headName }, 0, FaultHeadMissing},
 		{"damage the head", func(d string, n []string) error { return os.WriteFile(filepath.Join(d, headName), []byte("{}"), 0o600) },
