@@ -290,6 +290,14 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	return server.Serve(ctx, ln, e, e.Handler(), grace)
 }
 
+// limitsFault returns why the store of the limits can't be reached, nil if it can or there are no limits.
+func (g *Gateway) limitsFault() error {
+	if l := g.settings.Load().Limits; l != nil {
+		return l.Err()
+	}
+	return nil
+}
+
 // ready returns the answer of /readyz. One server that is down does not make the gateway unready:
 // the others still serve.
 func (g *Gateway) ready() (ok bool, body []byte) {
@@ -302,6 +310,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Upstreams map[string]state `json:"upstreams"`
 		Trace     string           `json:"trace,omitempty"`
 		Config    string           `json:"config,omitempty"` // why it was not reloaded
+		Limits    string           `json:"limits,omitempty"` // why their store can't be reached
 		Replicas  *replicas.Status `json:"replicas,omitempty"`
 	}{Status: "ready", Upstreams: map[string]state{}}
 	for _, srv := range g.settings.Load().Servers {
@@ -315,6 +324,9 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 	}
 	if fault := g.reloadFault.Load(); fault != nil {
 		out.Status, out.Config = "degraded", (*fault).Error()
+	}
+	if err := g.limitsFault(); err != nil {
+		out.Status, out.Limits = "degraded", err.Error()
 	}
 	ok = true
 	if err := g.Journal.Err(); err != nil {

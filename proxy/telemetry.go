@@ -43,11 +43,13 @@ func (g *Gateway) watchState() error {
 		metric.WithDescription("1 while the trace can't be written."))
 	faulty, err4 := m.Int64ObservableGauge("foldgate.config.faulty", metric.WithUnit("{configuration}"),
 		metric.WithDescription("1 while the configuration file can't be used, and the configuration of before stays in force."))
-	known, err5 := m.Int64ObservableGauge("foldgate.replicas", metric.WithUnit("{replica}"),
+	counting, err5 := m.Int64ObservableGauge("foldgate.limits.failing", metric.WithUnit("{store}"),
+		metric.WithDescription("1 while the store of the limits can't be reached."))
+	known, err6 := m.Int64ObservableGauge("foldgate.replicas", metric.WithUnit("{replica}"),
 		metric.WithDescription("Replicas as this one knows them, by state: up, draining, stopped, down."))
-	forwarded, err6 := m.Int64ObservableCounter("foldgate.replicas.forwarded", metric.WithUnit("{request}"),
+	forwarded, err7 := m.Int64ObservableCounter("foldgate.replicas.forwarded", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests that were passed on to the replica that owns them. Those that failed found it down, or it went away."))
-	err := errors.Join(err1, err2, err3, err4, err5, err6)
+	err := errors.Join(err1, err2, err3, err4, err5, err6, err7)
 	if err == nil {
 		_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 			o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
@@ -62,6 +64,7 @@ func (g *Gateway) watchState() error {
 			}
 			o.ObserveInt64(journal, one(g.Journal.Err() != nil))
 			o.ObserveInt64(faulty, one(g.reloadFault.Load() != nil))
+			o.ObserveInt64(counting, one(g.limitsFault() != nil))
 			if set := g.replicas.Load(); set != nil {
 				st, by := set.Status(), map[string]int64{}
 				for _, r := range st.Members {
@@ -74,7 +77,7 @@ func (g *Gateway) watchState() error {
 				o.ObserveInt64(forwarded, st.Failed, metric.WithAttributes(attribute.String("foldgate.outcome", "error")))
 			}
 			return nil
-		}, sessions, up, journal, faulty, known, forwarded)
+		}, sessions, up, journal, faulty, counting, known, forwarded)
 	}
 	if err != nil {
 		return fmt.Errorf("telemetry: %w", err)

@@ -275,6 +275,7 @@ func TestMetricsOfCalls(t *testing.T) {
 		"foldgate.upstream.up{foldgate.server=up}": 1,
 		"foldgate.trace.failing{}":                 0,
 		"foldgate.config.faulty{}":                 0,
+		"foldgate.limits.failing{}":                0,
 		"folding.branch.created.total{depth=1}":    1,
 		"folding.branch.active.count{depth=1}":     0,
 		"mcp.client.operation.duration{foldgate.server=up,gen_ai.tool.name=echo,mcp.method.name=tools/call,network.transport=pipe}": 2,

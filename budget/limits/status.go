@@ -64,6 +64,13 @@ func (l *Limits) All(ctx context.Context) ([]State, error) {
 	return out, nil
 }
 
+// Err returns why the store can't be reached, nil if it answered last.
+func (l *Limits) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.down
+}
+
 // Reset sets the counts of a limit to 0 and returns how many there were. subject "" means all.
 func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err error) {
 	counts, err := l.counts(ctx)
@@ -88,10 +95,7 @@ func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err e
 func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Wait) // as take does
 	defer cancel()
-	l.mu.Lock()
-	down := l.down
-	l.mu.Unlock()
-	if down != nil {
+	if down := l.Err(); down != nil {
 		return nil, &UnavailableError{down}
 	}
 	l.giveBack(ctx)

@@ -8,7 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 	"github.com/foldgate/foldgate/test/redistest"
 )
@@ -607,15 +610,29 @@ func TestLimitOfThreeGateways(t *testing.T) {
 }
 
 // While Redis hangs, no call waits longer than wait_ms. on_error says whether it is made; what was
-// delivered meanwhile is charged when Redis answers again.
+// delivered meanwhile is charged when Redis answers again. /readyz and a metric tell of it.
 func TestRedisHangs(t *testing.T) {
 	for _, onError := range []string{"refuse", "allow"} {
 		t.Run(onError, func(t *testing.T) {
 			ctx := testContext(t)
 			const limit = 100000
 			server := redistest.New(t)
+			port := freeport.For(t)
+			t.Setenv("OTEL_METRICS_EXPORTER", "prometheus")
+			t.Setenv("OTEL_EXPORTER_PROMETHEUS_PORT", port)
 			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100k, window: 1d}\n", "  on_error: "+onError+"\n  wait_ms: 300\nstore: {url: \""+server.URL()+"\"}\n"))
-			s := spender{c: g.connect(ctx, "stdio", mcpclient.Legacy)}
+			s := spender{c: g.connect(ctx, "http", mcpclient.Legacy)}
+			failing := func(want string) {
+				t.Helper()
+				status, ready := readyz(t, g.url, "")
+				_, _, metrics := answered(t, http.DefaultClient, "GET", "http://localhost:"+port+"/metrics", "", nil)
+				if fault := strings.Contains(ready, `"limits":"redis at `); status != 200 || fault != (want == "1") || fault != strings.Contains(ready, `"status":"degraded"`) {
+					t.Errorf("/readyz: %d %s, want the fault of the limits: %s", status, ready, want)
+				}
+				if !regexp.MustCompile(`(?m)^foldgate_limits_failing\{.*\} ` + want + `$`).MatchString(metrics) {
+					t.Errorf("foldgate_limits_failing is not %s", want)
+				}
+			}
 			const args = `{"text":"@@","fill":3000}`
 			if _, refused, err := s.call(ctx, "fake__text", args, ""); err != nil || refused != nil {
 				t.Fatal(err, refused)
@@ -631,6 +648,7 @@ func TestRedisHangs(t *testing.T) {
 					t.Errorf("%+v", refused)
 				}
 			}
+			failing("1")
 			server.Signal(syscall.SIGCONT)
 			left, end := 0, time.Now().Add(10*time.Second)
 			for ; time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
@@ -659,6 +677,7 @@ func TestRedisHangs(t *testing.T) {
 			if refused != nil {
 				t.Errorf("Redis answers again: %+v", refused)
 			}
+			failing("0")
 			g.stop()
 			recorded := 0
 			for _, r := range traceAs[struct {
