@@ -474,9 +474,22 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 			f.Key, f.Msg = e.Token.Value, f.Msg+": remove one of the two"
 		case strings.Contains(f.Msg, "character '\t'"):
 			f.Msg = "has a tab: indent with spaces"
+		case strings.HasSuffix(f.Msg, "must be specified") && bareVariable(e.Token):
+			f.Msg += ": inside of { } and [ ] a variable needs quotes, as in {token: \"${TOKEN}\"}"
 		}
 	}
 	return f, at.drop
+}
+
+// bareVariable reports whether a ${NAME} without quotes is on a token's line, before it. YAML reads its
+// { as the begin of a mapping.
+func bareVariable(t *token.Token) bool {
+	for line := t.Position.Line; t.Prev != nil && t.Position.Line == line; t = t.Prev {
+		if t.Type == token.MappingStartType && strings.HasSuffix(t.Prev.Value, "$") {
+			return true
+		}
+	}
+	return false
 }
 
 // keysOf lists the keys that a mapping of type t has, if they are fixed.
