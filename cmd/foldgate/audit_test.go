@@ -287,6 +287,11 @@ func TestAllInstances(t *testing.T) {
 	if _, errOut, code := runs(t, "stats", "--dir", one, "--instance", "instance-3"); code != exitUsage || !strings.Contains(errOut, "there is only "+filepath.Dir(file)) {
 		t.Errorf("code %d, %s", code, errOut)
 	}
+	log := filepath.Join(filepath.Dir(file), "state", "instance-2.log")
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says(t, succeeds(t, file, "trace", "stats", "--dir", filepath.Join(filepath.Dir(log), "instance-2*")), `^total +8 +4 `)
 	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^instance-3#\d+ .*secrets/2\.env`)
 	says(t, succeeds(t, file, "trace", "verify"), `instance-2.trace$`, `: ok\n3 journals: ok\n\z`)
 	lost, _, code := runs(t, "trace", "verify", "--config", file, "--json", "--anchor", "2:sha256:"+strings.Repeat("f", 64))

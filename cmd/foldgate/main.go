@@ -123,8 +123,13 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
 			var names []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-			if guess = didYouMean(name, names, "--"); slices.Contains([]string{"port", "addr", "address", "http"}, name) && cmd.Flags().Lookup("listen") != nil {
+			switch guess = didYouMean(name, names, "--"); {
+			case slices.Contains([]string{"port", "addr", "address", "http"}, name) && cmd.Flags().Lookup("listen") != nil:
 				guess = "; did you mean --listen 127.0.0.1:8787?"
+			case name == "state-dir" && cmd.Flags().Lookup("dir") != nil: // as commands on running gateways say
+				guess = "; did you mean --dir?"
+			case name == "dir" && cmd.Flags().Lookup("state-dir") != nil: // as commands on the trace say
+				guess = "; did you mean --state-dir?"
 			}
 		}
 		if wrong, invalid := errors.AsType[*pflag.InvalidValueError](err); invalid && wrong.GetFlag().Value.Type() == "int" {

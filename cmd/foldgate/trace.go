@@ -663,8 +663,13 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 	for _, pattern := range t.dirs {
 		found := []string{pattern}
 		if strings.ContainsAny(pattern, "*?[") {
-			if found, err = filepath.Glob(pattern); err != nil || len(found) == 0 {
-				return nil, usageError{fmt.Errorf("--dir: nothing matches %q", pattern)}
+			found, err = filepath.Glob(pattern)
+			found = slices.DeleteFunc(found, func(place string) bool {
+				fi, err := os.Stat(place)
+				return err == nil && !fi.IsDir() // such as a log beside the directories
+			})
+			if err != nil || len(found) == 0 {
+				return nil, usageError{fmt.Errorf("--dir: no directory matches %q", pattern)}
 			}
 		}
 		var places []string
