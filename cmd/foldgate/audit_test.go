@@ -133,6 +133,34 @@ func TestAbout(t *testing.T) {
 	}
 }
 
+// A record that was changed is not shown as sound: neither its audit fields nor its payload.
+func TestShowOfAChangedRecord(t *testing.T) {
+	for _, change := range [][2]string{{`secrets/5.env`, `secrets/9.env`}, {`"tool":"read_file"`, `"tool":"read_fil2"`}} {
+		file := auditState(t)
+		if out := succeeds(t, file, "trace", "show", "env_q5"); strings.Contains(out, "CHANGED") {
+			t.Errorf("sound: %s", out)
+		}
+		segments, err := filepath.Glob(filepath.Join(filepath.Dir(file), "state", "*", "trace", "trace-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range segments {
+			lines, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, after, found := strings.Cut(string(lines), `"id":"env_q5"`)
+			if found {
+				after = strings.Replace(after, change[0], change[1], 1)
+				if err := os.WriteFile(name, []byte(before+`"id":"env_q5"`+after), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		says(t, succeeds(t, file, "trace", "show", "env_q5"), `^CHANGED the record or its payload is not as it was written`)
+	}
+}
+
 func TestShowHasTheReasonAndThePayload(t *testing.T) {
 	file := auditState(t)
 	says(t, succeeds(t, file, "trace", "show", "env_r5"), `^  blocked, reason unsafe, rule github-pat$`, `secret_in_arguments: remove it`, `^payload$`, `^ +"text": "secret_in_arguments`, `^ +"rule": "github-pat"`)

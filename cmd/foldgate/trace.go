@@ -236,8 +236,15 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			}
 			defer set.Close()
 			g, err := set.Show(cmd.Context(), args[0])
+			intact := false
+			if err == nil {
+				_, _, _, intact, _, err = set.Neighbours(cmd.Context(), args[0])
+			}
 			if done(); err != nil {
 				return err
+			}
+			if !intact {
+				fmt.Fprintln(cmd.OutOrStdout(), "CHANGED the record or its payload is not as it was written: foldgate trace verify says which")
 			}
 			return render.WriteGraph(cmd.OutOrStdout(), g)
 		},

@@ -434,7 +434,7 @@ func TestConsoleLive(t *testing.T) {
 	a.waitFor(`!!document.querySelector(".verdict .bad")`)
 	a.click(`//*[@id="verification"]//a[. = "record"]`)
 	a.click(`//*[@id="records"]//tbody/tr[1]//a[1]`)
-	if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, "does not fit the bytes") {
+	if text := script[string](a, "document.querySelector('main').innerText"); !strings.Contains(text, "is not as it was written") {
 		t.Errorf("the changed record is shown as sound: %.500s", text)
 	}
 }
