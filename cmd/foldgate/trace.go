@@ -107,8 +107,8 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	return cmp.Or(err, buffered.Flush())
 }
 
-// nothingYet stands below an empty table.
-const nothingYet = "There is no call yet, or none that the filters select."
+// nothingYet stands for an empty table.
+const nothingYet = "There is no record yet, or none that the filters select."
 
 // writerFunc is a writer that is a function.
 type writerFunc func([]byte) (int, error)
