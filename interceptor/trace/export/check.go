@@ -167,7 +167,7 @@ func (c *Checker) Reports() (reports map[string]trace.Report, missing []error) {
 	}
 	for i, a := range c.Anchors {
 		if !held[i] {
-			missing = append(missing, fmt.Errorf("record %d with %s, which you hold, is in no journal", a.Seq, a.Hash))
+			missing = append(missing, fmt.Errorf("record %d with %s, which you hold, is in no journal of the export: it was changed, or is outside of the exported records", a.Seq, a.Hash))
 		}
 	}
 	return reports, missing

@@ -292,6 +292,7 @@ func TestCheckFinds(t *testing.T) {
 		{name: "two with one number", lines: append([]string{other[4]}, good...), want: trace.FaultSeq},
 		{name: "two journals in one file", lines: append(slices.Clone(other), good...), want: trace.FaultSeq},
 		{name: "cut off", lines: good[:9], anchors: []trace.Anchor{anchor(good[9])}, want: "anchor"},
+		{name: "begins after it", lines: good[4:], anchors: []trace.Anchor{anchor(good[2])}, want: "anchor"},
 		{name: "another in its place", lines: other, anchors: []trace.Anchor{anchor(good[9])}, want: "anchor"},
 		{name: "not a record", lines: append([]string{`{"protocol":"foldgate/trace.v2"}`}, good...), want: trace.FaultFormat},
 	} {
@@ -306,6 +307,9 @@ func TestCheckFinds(t *testing.T) {
 				got = r.Faults[0].Code
 			} else if len(missing) > 0 {
 				got = "anchor"
+				if !strings.Contains(missing[0].Error(), "it was changed, or is outside of the exported records") {
+					t.Error(missing[0])
+				}
 			}
 			if got != tt.want || tt.name == "two with one number" && reports["f"].Total != 1 {
 				t.Errorf("%q, want %q: %+v %v", got, tt.want, reports["f"], missing)
