@@ -126,8 +126,12 @@ func (c *Call) limitRefusal(err error, lost string) error {
 	exceeded, ok := errors.AsType[*limits.ExceededError](err)
 	if ok {
 		c.Outcome.limit = exceeded.Limit
+		whose := exceeded.Limit
+		if exceeded.Subject != "" && !exceeded.Main { // it may be spent by others: of a team, a tool
+			whose += " of " + exceeded.Subject
+		}
 		r = Refusal{Reason: trace.ReasonLimit, Code: "limit_exceeded", Status: 429, Rule: exceeded.Limit, Err: exceeded,
-			Message: fmt.Sprintf("limit %s has %d of %d %s left%s: %s; %s", exceeded.Limit, exceeded.Left, exceeded.Total, exceeded.Unit, until(exceeded.Reset), what, remedy(exceeded, made))}
+			Message: fmt.Sprintf("limit %s has %d of %d %s left%s: %s; %s", whose, exceeded.Left, exceeded.Total, exceeded.Unit, until(exceeded.Reset), what, remedy(exceeded, made))}
 	}
 	switch {
 	case made: // a repeated call would have its effect twice

@@ -231,3 +231,21 @@ func TestCancelledWhileItWaits(t *testing.T) {
 		_ = f.store.Close()
 	})
 }
+
+// A refusal names the subject whose limit is spent: an agent can't know that its team has spent it. Main is
+// the agent's own.
+func TestRefusalNamesTheSubject(t *testing.T) {
+	for _, tt := range []struct {
+		err  limits.ExceededError
+		want string
+	}{
+		{limits.ExceededError{Limit: "month", Subject: "data", Unit: "tokens", Total: 5}, "limit month of data has 0 of 5 tokens left: "},
+		{limits.ExceededError{Limit: "all", Unit: "calls", Total: 5}, "limit all has 0 of 5 calls left: "},
+		{limits.ExceededError{Limit: "main", Subject: "session ses_1", Unit: "tokens", Total: 5, Main: true}, "limit main has 0 of 5 tokens left: "},
+	} {
+		var r *Refusal
+		if err := new(Call).limitRefusal(&tt.err, ""); !errors.As(err, &r) || !strings.HasPrefix(r.Message, tt.want) {
+			t.Errorf("%v, want %q", err, tt.want)
+		}
+	}
+}
