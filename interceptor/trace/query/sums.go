@@ -92,10 +92,10 @@ func sumsOf(r *trace.Record) iter.Seq2[*trace.Record, Sums] {
 
 // Stats are the sums of [Summarize].
 type Stats struct {
-	From     string             `json:"from,omitempty"` // times of the first and the last record
-	To       string             `json:"to,omitempty"`
-	Counters []string           `json:"counters"` // the encodings that tokens were counted with
-	Total    Sums               `json:"total"`
+	From     string                 `json:"from,omitempty"` // times of the first and the last record
+	To       string                 `json:"to,omitempty"`
+	Counters []string               `json:"counters"` // the encodings that tokens were counted with
+	Total    Sums                   `json:"total"`
 	Tables   map[string][]*StatsRow `json:"tables"` // by the dimensions, joined by commas; those that saved most first, days in order
 	// Freed is the tokens of closed branches less those that their parents read of them. It assumes that a
 	// parent would have read all.
