@@ -343,22 +343,15 @@ const MaxListed = 20_000
 // listed searches the records that a filter names one by one.
 func (x *Index) listed(ctx context.Context, q PageQuery, journal int, after cursor) (out found, err error) {
 	f := q.Filter
-	var all []*trace.Record
-	if f.Chain != "" {
-		if all, err = x.chain(ctx, f.Chain); err == nil {
-			all = slices.DeleteFunc(all, func(r *trace.Record) bool { return !f.Match(r) })
-		}
-	} else {
+	if f.Chain == "" { // a chain has a bound of its own
 		f.Limit = MaxListed + 1
-		for r, one := range x.Select(ctx, f) {
-			if err = one; err != nil {
-				break
-			}
-			all = append(all, r)
-		}
 	}
-	if err != nil {
-		return out, err
+	var all []*trace.Record
+	for r, err := range x.Select(ctx, f) {
+		if err != nil {
+			return out, err
+		}
+		all = append(all, r)
 	}
 	if out.partial = f.Chain == "" && len(all) > MaxListed; out.partial {
 		all = all[:MaxListed]
