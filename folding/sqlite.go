@@ -223,7 +223,7 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 		return Branch{}, err
 	}
 	if err := json.Unmarshal(activity, &b.Activity); err != nil {
-		return Branch{}, fmt.Errorf("%w: activity of branch %s: %w", errDamaged, b.ID, err)
+		return Branch{}, fmt.Errorf("%w: activity of branch %s: %w", sqlitedb.ErrDamaged, b.ID, err)
 	}
 	b.CreatedAt, b.ExpiresAt, b.CompletedAt = fromMicros(created), fromMicros(expires), fromMicros(completed)
 	return b, nil
@@ -381,9 +381,6 @@ func fromMicros(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// errDamaged is a row that can't be decoded.
-var errDamaged = errors.New("damaged")
-
 // closer is a function that ends something and can't fail.
 type closer func()
 
@@ -395,7 +392,7 @@ func (c closer) Close() error {
 // diagnose adds to an error of SQLite what the user can do about it.
 func diagnose(path string, err error) error {
 	switch {
-	case errors.Is(err, errDamaged), sqlitedb.IsDamaged(err):
+	case sqlitedb.IsDamaged(err):
 		return fmt.Errorf("state database %s is damaged or not a database: restore it from a backup, or move it and its -wal file away to start without branches: %w", path, err)
 	case sqlitedb.IsInUse(err), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("state database %s is in use by another process: stop that one, or name another state_dir: %w", path, err)

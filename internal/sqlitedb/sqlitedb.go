@@ -33,8 +33,8 @@ var (
 	ErrNewer = errors.New("a newer foldgate wrote it, use that")
 	// ErrOlder matches the error of [OpenReadOnly] for a schema that no writer has migrated yet.
 	ErrOlder = errors.New("an older foldgate wrote it")
-
-	errDamaged = errors.New("damaged")
+	// ErrDamaged matches an error for damaged data; see [IsDamaged].
+	ErrDamaged = errors.New("damaged")
 )
 
 // Options describe a database.
@@ -187,7 +187,7 @@ func Rows(ctx context.Context, q Querier, into []any, query string, args ...any)
 
 // IsDamaged reports whether err means that a file is damaged or not a database.
 func IsDamaged(err error) bool {
-	return errors.Is(err, errDamaged) || isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+	return errors.Is(err, ErrDamaged) || isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 }
 
 // IsInUse reports whether err means that another connection holds a lock.
@@ -244,7 +244,7 @@ func (o Options) check(ctx context.Context, db *sql.DB) error {
 	var verdict string
 	err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict)
 	if err == nil && verdict != "ok" {
-		err = fmt.Errorf("%w: %s", errDamaged, verdict)
+		err = fmt.Errorf("%w: %s", ErrDamaged, verdict)
 	}
 	return err
 }
