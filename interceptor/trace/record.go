@@ -247,7 +247,7 @@ func (r *Record) Erased() bool { return r.Digest != "" && len(r.Payload) == 0 }
 // Blocked reports whether foldgate refused the message.
 func (r *Record) Blocked() bool {
 	d := r.AuditOrEmpty().Decision
-	return strings.HasPrefix(r.Kind, KindReject) || d != nil && d.Result == Blocked
+	return d != nil && d.Result == Blocked
 }
 
 // OverBudget reports whether a budget refused, cut or ended something.

@@ -211,6 +211,22 @@ func TestExportOfDamage(t *testing.T) {
 	})
 }
 
+// A record of a refusal that does not say why is sent as any other.
+func TestExportOfRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, s := t.TempDir(), new(store)
+		j := open(t, dir, trace.Options{})
+		if err := j.Append(&trace.Record{Kind: trace.KindReject + "tools/call"}); err != nil {
+			t.Fatal(err)
+		}
+		add(t, j, 1)
+		end(t, Start(dir, s, resource.Empty(), slog.New(slog.DiscardHandler)), j)
+		if len(s.bodies) != 3 {
+			t.Errorf("%d records, want 3", len(s.bodies))
+		}
+	})
+}
+
 // damage makes the line of a record of the first segment another one, which is no record.
 func damage(t *testing.T, dir string, seq int) {
 	t.Helper()
