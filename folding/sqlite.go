@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,8 +76,8 @@ const lockWait = time.Second
 // database is the SQLite [Repository].
 type database struct {
 	path string
-	db   *sql.DB     // readers
-	open []io.Closer // what release closes, the last first
+	db   *sql.DB        // readers
+	open []func() error // what release calls, the last first
 
 	progress *progressFile
 
@@ -121,7 +120,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.open = append(d.open, closer(unlock))
+	d.open = append(d.open, func() error { unlock(); return nil })
 	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
 		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
 		Pragmas: []string{"wal_autocheckpoint(0)"}, // checkpoints does it
@@ -129,16 +128,16 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.open = append(d.open, d.db)
+	d.open = append(d.open, d.db.Close)
 	if d.conn, err = d.db.Conn(ctx); err != nil {
 		return nil, err
 	}
-	d.open = append(d.open, d.conn)
+	d.open = append(d.open, d.conn.Close)
 	for op, text := range statements {
 		if d.stmts[op], err = d.conn.PrepareContext(ctx, text); err != nil {
 			return nil, err
 		}
-		d.open = append(d.open, d.stmts[op])
+		d.open = append(d.open, d.stmts[op].Close)
 	}
 	active, err := d.active(ctx)
 	if err != nil {
@@ -147,7 +146,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if d.progress, err = openProgress(path+".progress", active); err != nil {
 		return nil, err
 	}
-	d.open = append(d.open, d.progress)
+	d.open = append(d.open, d.progress.Close)
 	go d.checkpoints()
 	return d, nil
 }
@@ -362,8 +361,8 @@ func (d *database) Close() error {
 // release closes the parts that are open.
 func (d *database) release() error {
 	var errs []error
-	for _, c := range slices.Backward(d.open) {
-		errs = append(errs, c.Close())
+	for _, end := range slices.Backward(d.open) {
+		errs = append(errs, end())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("state database %s: %w", d.path, err)
@@ -379,14 +378,6 @@ func fromMicros(us int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
-}
-
-// closer is a function that ends something and can't fail.
-type closer func()
-
-func (c closer) Close() error {
-	c()
-	return nil
 }
 
 // diagnose adds to an error of SQLite what the user can do about it.
