@@ -113,21 +113,31 @@ var ErrUnknown = errors.New("no record has the name")
 // that fits several, and one with [ErrUnknown] for a name that no record has. With NoIndex it does
 // nothing: the index has the names.
 func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
-	for _, n := range []struct {
+	type named struct {
 		flag    string
 		field   int
 		globs   []string
 		matches func(glob, name string) bool
-	}{
+	}
+	fields := slices.DeleteFunc([]named{
 		{"session", fieldSession, oneGlob(f.Session), glob}, {"principal", fieldPrincipal, oneGlob(f.Principal), glob},
 		{"server", fieldServer, f.Servers, glob}, {"tool", fieldTool, f.Tools, glob},
 		{"team", fieldTeam, oneGlob(f.Team), glob}, {"kind", fieldKind, f.Kinds, isKind},
 		{"context", fieldContext, oneGlob(f.Context), isShort},
-	} {
-		if len(n.globs) == 0 || f.NoIndex {
-			continue
-		}
-		known, err := names(ctx, dirs, n.field)
+	}, func(n named) bool { return len(n.globs) == 0 })
+	if len(fields) == 0 || f.NoIndex {
+		return nil
+	}
+	s, err := OpenAll(ctx, dirs)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Refresh(ctx); err != nil {
+		return err
+	}
+	for _, n := range fields {
+		known, err := s.names(ctx, n.field)
 		if err != nil {
 			return err
 		}
@@ -183,25 +193,18 @@ func some(names []string) string {
 	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
-// names returns the values of a field in several journals, sorted, and the parents of contexts.
-func names(ctx context.Context, dirs []string, field int) ([]string, error) {
+// names returns the values of a field, sorted, and the parents of contexts.
+func (s Set) names(ctx context.Context, field int) ([]string, error) {
 	all := map[string]bool{}
-	for _, dir := range dirs {
-		x, err := Open(ctx, dir)
-		if err != nil {
-			return nil, err
-		}
-		if err = x.refresh(ctx, false); err == nil {
-			err = x.words(ctx, field, func(value string) {
-				for ; value != "" && !all[value]; value = string(contextpath.Path(value).Parent()) {
-					all[value] = true
-					if field != fieldContext {
-						break
-					}
+	for _, x := range s {
+		if err := x.words(ctx, field, func(value string) {
+			for ; value != "" && !all[value]; value = string(contextpath.Path(value).Parent()) {
+				all[value] = true
+				if field != fieldContext {
+					break
 				}
-			})
-		}
-		if err = cmp.Or(err, x.Close()); err != nil {
+			}
+		}); err != nil {
 			return nil, err
 		}
 	}
