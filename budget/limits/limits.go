@@ -194,9 +194,16 @@ func (l *limit) matches(u Use) bool {
 	return m.Tool == "" || u.Tool != "" && globs.Match(m.Tool, u.Tool)
 }
 
-// counter returns the counter of a use, its subject, and the window that counts for it at a time.
-func (l *limit) counter(u Use, now time.Time) (c Counter, subject string, w span) {
-	window := l.Window
+// match is a limit with a subject and the window of a time.
+type match struct {
+	*limit
+	subject string
+	span    span
+}
+
+// counter returns the counter of a use at a time, and what it counts for.
+func (l *limit) counter(u Use, now time.Time) (Counter, match) {
+	subject, window := "", l.Window
 	switch l.Per {
 	case PerSession:
 		subject = u.Session
@@ -213,12 +220,12 @@ func (l *limit) counter(u Use, now time.Time) (c Counter, subject string, w span
 	case PerServer:
 		subject = u.Server
 	}
-	w = window.at(now, l.zone)
+	w := window.at(now, l.zone)
 	return Counter{
 		Key:  key(l.Name, w.key, subject),
 		From: w.from, Until: w.until, Bucket: w.bucket, Oldest: w.oldest, Expires: w.expires,
 		Tokens: int64(l.Tokens), Calls: int64(l.Calls), Hard: l.Action == Refuse,
-	}, subject, w
+	}, match{l, subject, w}
 }
 
 // key returns the key of a counter. The subject is last: it may hold any character.
@@ -251,16 +258,15 @@ func left(total, used int64) int64 {
 	return max(total-used, 0)
 }
 
-func (l *limit) state(subject string, w span, u Used) State {
-	s := State{
-		Limit: l.Name, Subject: subject, Per: l.Per, Action: l.Action, Window: l.Window.String(),
-		Tokens: int64(l.Tokens), TokensUsed: u.Tokens, Calls: int64(l.Calls), CallsUsed: u.Calls, Model: l.ModelTokens > 0,
+func (m match) state(u Used) State {
+	reset := m.span.until
+	if m.span.bucket != 0 {
+		reset += m.span.bucket - m.span.oldest
 	}
-	s.Reset = l.time(w.until)
-	if w.bucket != 0 {
-		s.Reset = l.time(w.until + w.bucket - w.oldest)
+	return State{
+		Limit: m.Name, Subject: m.subject, Per: m.Per, Action: m.Action, Window: m.Window.String(), Reset: m.time(reset),
+		Tokens: int64(m.Tokens), TokensUsed: u.Tokens, Calls: int64(m.Calls), CallsUsed: u.Calls, Model: m.ModelTokens > 0,
 	}
-	return s
 }
 
 // time returns a time in the zone of the limit; it is zero for the largest number of seconds.

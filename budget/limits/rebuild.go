@@ -30,14 +30,11 @@ func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) 
 		}
 		for _, one := range l.all {
 			for _, u := range one.uses(c.Use) {
-				counter, _, _ := one.counter(u, c.At)
-				present, _, _ := one.counter(u, now)
-				if counter.Key != present.Key || counter.Bucket < present.Oldest {
-					continue // another window
+				counter, _ := one.counter(u, c.At)
+				present, _ := one.counter(u, now)
+				if counter.Key == present.Key && counter.Bucket >= present.Oldest { // else it is of another window
+					all.add(counter, c.Tokens, c.Calls)
 				}
-				at := part{counter.Key, counter.Bucket}
-				sum := all[at]
-				all[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
 			}
 		}
 	}

@@ -14,11 +14,9 @@ import (
 // account is what one set of counters has in reserve.
 type account struct {
 	name     string // of its counters
-	limits   []*limit
-	subjects []string
-	spans    []span
-	counters []Counter
-	from     int64 // the counters are those of [from, until)
+	of       []match
+	counters []Counter // of these, in their order
+	from     int64     // the counters are those of [from, until)
 	until    int64
 	fold     bool  // a limit with the action fold is spent
 	spent    int64 // 1 more than what was left when the last take had waited in vain for reserves; 0 for none
@@ -34,6 +32,14 @@ type account struct {
 	taking                           string // the take that reserves; "" if the store has answered it
 	back                             string // the change that gives back; "" if the store has confirmed it
 	backTokens, backCalls, backSince int64  // what it gives back, since when in seconds since 1970
+}
+
+// keys returns the keys of the counters.
+func (a *account) keys() (keys []string) {
+	for _, c := range a.counters {
+		keys = append(keys, c.Key)
+	}
+	return keys
 }
 
 // undone returns the changes that undo a take.
@@ -319,12 +325,17 @@ type part struct {
 // sums are changes of counters by several charges.
 type sums map[part]Change
 
+// add adds a charge of a counter.
+func (s sums) add(c Counter, tokens, calls int64) {
+	at := part{c.Key, c.Bucket}
+	sum := s[at]
+	s[at] = Change{c.Key, c.Bucket, max(sum.Expires, c.Expires), Used{sum.Tokens + tokens, sum.Calls + calls}}
+}
+
 // giveBack adds what an account gives back.
 func (s sums) giveBack(a *account, tokens, calls int64) {
 	for _, c := range a.counters {
-		at := part{c.Key, c.Bucket}
-		sum := s[at]
-		s[at] = Change{c.Key, c.Bucket, c.Expires, Used{sum.Tokens - tokens, sum.Calls - calls}}
+		s.add(c, -tokens, -calls)
 	}
 }
 

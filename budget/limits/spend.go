@@ -136,13 +136,9 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 // when. exceeded is one of them; it is the answer if the store does not say more.
 func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Used) *ExceededError {
 	a := s.last
-	keys := make([]string, len(a.counters))
-	for i, c := range a.counters {
-		keys[i] = c.Key
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
 	defer cancel()
-	list, err := s.l.store.List(ctx, keys...)
+	list, err := s.l.store.List(ctx, a.keys()...)
 	if err != nil {
 		return exceeded
 	}
@@ -156,7 +152,7 @@ func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Use
 			longest = until
 			used := sum(of)
 			exceeded = a.exceeded(i, used, left(c.Calls, used.Calls) < wanted.Calls)
-			exceeded.Reset = a.limits[i].time(until)
+			exceeded.Reset = a.of[i].time(until)
 		}
 	}
 	return exceeded
@@ -437,14 +433,11 @@ func (l *Limits) open(u Use, now time.Time) *account {
 	a := &account{until: 1<<63 - 1, room: noBound}
 	for _, one := range l.all {
 		for _, u := range one.uses(u) {
-			c, subject, w := one.counter(u, now)
-			a.limits = append(a.limits, one)
-			a.subjects = append(a.subjects, subject)
-			a.spans = append(a.spans, w)
-			a.counters = append(a.counters, c)
+			c, m := one.counter(u, now)
+			a.of, a.counters = append(a.of, m), append(a.counters, c)
 			a.from, a.until = max(a.from, c.From), min(a.until, c.Until)
 			a.name += c.Key + "\x00" + strconv.FormatInt(c.Bucket, 10) + "\x00"
-			if w.from == 0 { // the life of a session: it is extended
+			if c.From == 0 { // the life of a session: it is extended
 				a.until = min(a.until, now.Unix()+keepSession/2)
 			}
 		}
@@ -457,7 +450,7 @@ func (l *Limits) open(u Use, now time.Time) *account {
 func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (crossings []Crossing) {
 	a.fold, a.room = false, noBound
 	for i, c := range a.counters {
-		used, one := answer.Used[i], a.limits[i]
+		used, one := answer.Used[i], a.of[i]
 		a.room = Used{min(a.room.Tokens, left(c.Tokens, used.Tokens)/share), min(a.room.Calls, left(c.Calls, used.Calls)/share)}
 		at := func(share float64) bool {
 			return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
@@ -491,7 +484,7 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 			is.since = time.Now()
 		}
 		if kind != "" && l.o.Notify != nil {
-			crossings = append(crossings, Crossing{one.state(a.subjects[i], a.spans[i], used), kind, u})
+			crossings = append(crossings, Crossing{one.state(used), kind, u})
 		}
 		if len(l.levels) >= maxAccounts {
 			clear(l.levels)
@@ -503,9 +496,9 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 
 // exceeded returns the error of limit i, of which so much is used: of calls, or of tokens.
 func (a *account) exceeded(i int, used Used, calls bool) *ExceededError {
-	s := a.limits[i].state(a.subjects[i], a.spans[i], used)
-	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.limits[i].Match.Context == Main}
-	if a.limits[i].ModelTokens > 0 {
+	s := a.of[i].state(used)
+	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.of[i].Match.Context == Main}
+	if s.Model {
 		e.Unit = "model tokens"
 	}
 	if calls {

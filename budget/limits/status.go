@@ -18,17 +18,13 @@ func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
 	if len(a.counters) == 0 {
 		return nil, nil
 	}
-	var keys []string
-	for _, c := range a.counters {
-		keys = append(keys, c.Key)
-	}
-	counts, err := l.counts(ctx, keys...)
+	counts, err := l.counts(ctx, a.keys()...)
 	if err != nil {
 		return nil, err
 	}
 	var out []State
-	for i, one := range a.limits {
-		out = append(out, one.state(a.subjects[i], a.spans[i], used(counts[a.counters[i].Key], a.spans[i])))
+	for i, m := range a.of {
+		out = append(out, m.state(used(counts[a.counters[i].Key], m.span)))
 	}
 	return out, nil
 }
@@ -56,7 +52,7 @@ func (l *Limits) All(ctx context.Context) ([]State, error) {
 			}
 			w := window.at(now, one.zone)
 			if u := used(parts, w); ok && name == one.Name && start == w.key && u != (Used{}) {
-				out = append(out, one.state(subject, w, u))
+				out = append(out, match{one, subject, w}.state(u))
 			}
 		}
 		slices.SortFunc(out[from:], func(a, b State) int { return strings.Compare(a.Subject, b.Subject) })

@@ -387,7 +387,7 @@ func TestOldParts(t *testing.T) {
 			var last Answer
 			for i := range steps { // over 20 windows, up to now
 				at.set(start.Add(-20 * length / time.Duration(steps) * time.Duration(steps-1-i)))
-				c, _, _ := one.counter(Use{}, at.now())
+				c, _ := one.counter(Use{}, at.now())
 				c.From, c.Until = 0, 1<<40 // the clock of Redis stands still
 				if last, err = s.Take(t.Context(), Op{ID: fmt.Sprint(i), Counters: []Counter{c}, Tokens: 1}); err != nil {
 					t.Fatal(err)
