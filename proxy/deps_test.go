@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"internal/redisdb":            {"internal/backoff"},
 	"internal/replicaid":          {},
 	"docs/hosts":                  {},
-	"internal/hosts":              {"docs/hosts", "internal/atomicfile", "internal/hosts/spelling"},
+	"internal/hosts":              {"docs/hosts", "internal/atomicfile", "internal/hosts/spelling", "internal/rawjson"},
 	"internal/hosts/spelling":     {},
 	"budget/bpe":                  {},
 	"budget":                      {"budget/bpe"},

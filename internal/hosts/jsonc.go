@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/tailscale/hujson"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // jsonc is JSON, with or without comments and trailing commas.
@@ -302,9 +304,5 @@ func quote(v any) string {
 		}
 		return "[" + strings.Join(texts, ", ") + "]"
 	}
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // texts, booleans and numbers
-	return strings.TrimSuffix(b.String(), "\n")
+	return string(rawjson.Marshal(v)) // texts, booleans and numbers
 }
