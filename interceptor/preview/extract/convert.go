@@ -256,7 +256,7 @@ func fromYAML(text string) (_ any, note string, err error) {
 		switch v.(type) {
 		case nil: // such as an empty document at the end
 			continue
-		case map[string]any, map[any]any, []any:
+		case map[string]any, []any: // mappings have texts as keys
 		default:
 			return nil, "", errors.New("YAML: a mere string")
 		}
@@ -282,9 +282,14 @@ func plainValue(v any, left *int, depth int) (any, error) {
 	}
 	switch v := v.(type) {
 	case map[string]any:
-		return plainMap(v, left, depth)
-	case map[any]any:
-		return plainMap(v, left, depth)
+		out := make(map[string]any, len(v))
+		for k, inner := range v {
+			var err error
+			if out[k], err = plainValue(inner, left, depth-1); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
 	case []any:
 		out := make([]any, len(v))
 		for i, inner := range v {
@@ -300,18 +305,6 @@ func plainValue(v any, left *int, depth int) (any, error) {
 		return json.Number(fmt.Sprint(v)), nil
 	}
 	return fmt.Sprint(v), nil
-}
-
-// plainMap is plainValue for a mapping.
-func plainMap[K comparable](v map[K]any, left *int, depth int) (any, error) {
-	out := make(map[string]any, len(v))
-	for k, inner := range v {
-		var err error
-		if out[fmt.Sprint(k)], err = plainValue(inner, left, depth-1); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
 }
 
 // fromXML converts XML: an element with attributes or children becomes an object, in which attributes
