@@ -250,7 +250,7 @@ type State struct {
 	Reset                               time.Time // zero: never. A rolling window: when what counts now has all come free
 }
 
-// Left returns what is left of a total.
+// left returns what is left of a total.
 func left(total, used int64) int64 {
 	if total == 0 {
 		return math.MaxInt64

@@ -99,7 +99,6 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// A reader sees one snapshot while a writer goes on, and can't write.
 // Several processes that start at once share a new file. Connections lock each other as processes do.
 func TestOpenAtOnce(t *testing.T) {
 	dir := t.TempDir()
@@ -119,6 +118,7 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 }
 
+// A reader sees one snapshot while a writer goes on, and can't write.
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n.db")
 	if _, err := sqlitedb.OpenReadOnly(t.Context(), path, notes); !errors.Is(err, fs.ErrNotExist) {
