@@ -39,21 +39,25 @@ func startTelemetry(ctx context.Context, self func() *resource.Resource, console
 	var ends []func(context.Context) error
 	var tracers oteltrace.TracerProvider
 	var meters metric.MeterProvider
-	if signalWanted("TRACES") {
-		if exporter, err := spanExporter(ctx, console); err != nil {
-			log.Error("no spans are exported: check the OTEL_* variables", "OTEL_TRACES_EXPORTER", os.Getenv("OTEL_TRACES_EXPORTER"), "err", err)
-		} else {
-			p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(proxy.SpanIDs()), sdktrace.WithResource(self()))
-			tracers, ends = p, append(ends, p.Shutdown)
-		}
+	if exporter, ok := exporterOf("TRACES", "spans", log,
+		func() (sdktrace.SpanExporter, error) { return stdouttrace.New(stdouttrace.WithWriter(console)) },
+		func() (sdktrace.SpanExporter, error) { return autoexport.NewSpanExporter(ctx) },
+	); ok {
+		p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(proxy.SpanIDs()), sdktrace.WithResource(self()))
+		tracers, ends = p, append(ends, p.Shutdown)
 	}
-	if signalWanted("METRICS") {
-		if reader, err := metricReader(ctx, console); err != nil {
-			log.Error("no metrics are exported: check the OTEL_* variables", "OTEL_METRICS_EXPORTER", os.Getenv("OTEL_METRICS_EXPORTER"), "err", err)
-		} else {
-			p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(self()))
-			meters, ends = p, append(ends, p.Shutdown)
-		}
+	if reader, ok := exporterOf("METRICS", "metrics", log,
+		func() (sdkmetric.Reader, error) {
+			exporter, err := stdoutmetric.New(stdoutmetric.WithWriter(console))
+			if err != nil {
+				return nil, err
+			}
+			return sdkmetric.NewPeriodicReader(exporter), nil
+		},
+		func() (sdkmetric.Reader, error) { return autoexport.NewMetricReader(ctx) },
+	); ok {
+		p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(self()))
+		meters, ends = p, append(ends, p.Shutdown)
 	}
 	if len(ends) == 0 {
 		return nil, func() {}
@@ -76,12 +80,14 @@ func startTelemetry(ctx context.Context, self func() *resource.Resource, console
 // those that are left. Only the variables for logs ask for it, and not OTEL_EXPORTER_OTLP_ENDPOINT: who
 // has set that for spans and metrics has not agreed to send the names of principals and tools.
 func exportRecords(ctx context.Context, self func() *resource.Resource, dir string, console io.Writer, log *slog.Logger) (end func()) {
-	if !signalWanted("LOGS") || os.Getenv("OTEL_LOGS_EXPORTER") == "" && os.Getenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") == "" {
+	if os.Getenv("OTEL_LOGS_EXPORTER") == "" && os.Getenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") == "" {
 		return func() {}
 	}
-	exporter, err := logExporter(ctx, console)
-	if err != nil {
-		log.Error("no trace records are exported: check the OTEL_* variables", "OTEL_LOGS_EXPORTER", os.Getenv("OTEL_LOGS_EXPORTER"), "err", err)
+	exporter, ok := exporterOf("LOGS", "trace records", log,
+		func() (sdklog.Exporter, error) { return stdoutlog.New(stdoutlog.WithWriter(console)) },
+		func() (sdklog.Exporter, error) { return autoexport.NewLogExporter(ctx) },
+	)
+	if !ok {
 		return func() {}
 	}
 	finish := export.Start(dir, exporter, self(), log)
@@ -92,14 +98,26 @@ func exportRecords(ctx context.Context, self func() *resource.Resource, dir stri
 	}
 }
 
-func logExporter(ctx context.Context, console io.Writer) (sdklog.Exporter, error) {
-	if err := checkEndpoint("LOGS"); err != nil {
-		return nil, err
+// exporterOf returns the exporter of TRACES, METRICS or LOGS that the variables name. ok is false if they name
+// none, or one that can't be had, which is logged. The console is standard error: on stdio, standard output
+// carries only the protocol.
+func exporterOf[T any](signal, what string, log *slog.Logger, console, other func() (T, error)) (exporter T, ok bool) {
+	if !signalWanted(signal) {
+		return exporter, false
 	}
-	if os.Getenv("OTEL_LOGS_EXPORTER") == "console" {
-		return stdoutlog.New(stdoutlog.WithWriter(console))
+	name := "OTEL_" + signal + "_EXPORTER"
+	err := checkEndpoint(signal)
+	switch {
+	case err != nil:
+	case os.Getenv(name) == "console":
+		exporter, err = console()
+	default:
+		exporter, err = other()
 	}
-	return autoexport.NewLogExporter(ctx)
+	if err != nil {
+		log.Error("no "+what+" are exported: check the OTEL_* variables", name, os.Getenv(name), "err", err)
+	}
+	return exporter, err == nil
 }
 
 // signalWanted reports whether the environment asks for TRACES, METRICS or LOGS. An endpoint is enough,
@@ -136,32 +154,6 @@ func checkEndpoint(signal string) error {
 		return nil
 	}
 	return fmt.Errorf("%s has no scheme: write http://%s", name, endpoint)
-}
-
-// spanExporter returns the exporter that the variables name. The console is standard error: on stdio,
-// standard output carries only the protocol.
-func spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter, error) {
-	if err := checkEndpoint("TRACES"); err != nil {
-		return nil, err
-	}
-	if os.Getenv("OTEL_TRACES_EXPORTER") == "console" {
-		return stdouttrace.New(stdouttrace.WithWriter(console))
-	}
-	return autoexport.NewSpanExporter(ctx)
-}
-
-func metricReader(ctx context.Context, console io.Writer) (sdkmetric.Reader, error) {
-	if err := checkEndpoint("METRICS"); err != nil {
-		return nil, err
-	}
-	if os.Getenv("OTEL_METRICS_EXPORTER") == "console" {
-		exporter, err := stdoutmetric.New(stdoutmetric.WithWriter(console))
-		if err != nil {
-			return nil, err
-		}
-		return sdkmetric.NewPeriodicReader(exporter), nil
-	}
-	return autoexport.NewMetricReader(ctx)
 }
 
 // serviceResource describes this process to collectors. OTEL_SERVICE_NAME and
