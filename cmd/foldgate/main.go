@@ -216,14 +216,6 @@ func count[N int | int64 | uint64](n N, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// plural returns the word for one thing or for n.
-func plural(n int, one, more string) string {
-	if n == 1 {
-		return one
-	}
-	return more
-}
-
 // checkWait refuses a time to wait that is not positive.
 func checkWait(wait time.Duration) error {
 	if wait <= 0 {

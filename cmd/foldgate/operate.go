@@ -169,7 +169,7 @@ suffices if no other subject ends with it.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s of limit %s %s 0 again.\n", count(n, "count"), args[0], plural(n, "is", "are"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s of limit %s set to 0.\n", count(n, "count"), args[0])
 			return nil
 		}),
 	}))
@@ -215,7 +215,7 @@ that a trace no longer has are named: what they charged is not counted.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s at least what %s %s.\n", count(rebuilt.Counts, "count"), plural(rebuilt.Counts, "is", "are"), count(len(dirs), "trace"), plural(len(dirs), "says", "say"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s compared with %s: none is lower now.\n", count(rebuilt.Counts, "count"), count(len(dirs), "trace"))
 			return nil
 		},
 	}

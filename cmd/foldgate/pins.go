@@ -199,7 +199,7 @@ func (d *doctor) definitions() {
 		})
 		if n := len(waiting); n > 0 && d.cfg.PinMode(key) != "off" {
 			effect := map[string]string{"warn": "hosts get them (pins: warn)", "hold": "they are withheld (pins: hold)"}[d.cfg.PinMode(key)]
-			d.add(levelWarn, "pins", "foldgate pins diff "+key+", then foldgate pins approve "+key, "%s of %s %s approved, such as %s; %s", count(n, "definition"), key, plural(n, "is not as it was", "are not as they were"), waiting[0].Title(), effect)
+			d.add(levelWarn, "pins", "foldgate pins diff "+key+", then foldgate pins approve "+key, "%s of %s not as approved, such as %s; %s", count(n, "definition"), key, waiting[0].Title(), effect)
 		}
 	}
 }

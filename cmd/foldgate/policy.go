@@ -51,9 +51,9 @@ expected. Exit code 1 means that there are some. No server is asked. Each item h
 				}
 			}
 			if failed > 0 {
-				return fmt.Errorf("%d of %s %s not as expected", failed, count(len(results), "decision"), plural(failed, "is", "are"))
+				return fmt.Errorf("%d of %s not as expected", failed, count(len(results), "decision"))
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s as expected\n", count(len(results), "decision"), plural(len(results), "is", "are"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s as expected\n", count(len(results), "decision"))
 			return nil
 		},
 	})

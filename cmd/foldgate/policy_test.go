@@ -47,7 +47,7 @@ policy:
 - {principal: bob, tool: branch_create, expect: allow, rule: default}
 - {principal: bob, prompt: branch_create, expect: deny}
 `)
-	says(t, succeeds(t, file, "policy", "test", good), "^7 decisions are as expected$")
+	says(t, succeeds(t, file, "policy", "test", good), "^7 decisions as expected$")
 	long := "files__export_all_customer_records_of_the_region_and_then_delete_everything_now"
 	write("long.yaml", "upstreams: {files: {builtin: files, roots: [.]}}\nprincipals: {bob: {token: fedcba9876543210}}\n"+`policy:
   default: deny
@@ -57,14 +57,14 @@ policy:
 - {principal: bob, tool: `+long+`, expect: deny, rule: no-delete}
 - {principal: bob, tool: `+strings.Replace(long, "export", "import", 1)+`, expect: deny}
 - {principal: bob, prompt: `+long+`, expect: deny}
-`)), "^3 decisions are as expected$")
+`)), "^3 decisions as expected$")
 	short := write("short.yaml", "- {principal: bob, tool: "+config.ShortName(long)+", expect: deny}")
 	if _, errOut, code := runs(t, "policy", "test", short, "--config", filepath.Join(dir, "long.yaml")); code == 0 || !strings.Contains(errOut, "is a shortened name: write the whole one") {
 		t.Errorf("code %d, %s", code, errOut)
 	}
 	search := write("search.yaml", "tools: {mode: search}\nprincipals: {bob: {token: fedcba9876543210}}\nupstreams: {files: {builtin: files, roots: [.]}}\npolicy: {default: deny, rules: [{name: none, deny: [x]}]}\n")
 	found := write("found.yaml", "- {principal: bob, tool: find_tools, expect: allow}\n- {principal: bob, tool: call_tool, expect: allow}\n")
-	says(t, succeeds(t, search, "policy", "test", found), "^2 decisions are as expected$")
+	says(t, succeeds(t, search, "policy", "test", found), "^2 decisions as expected$")
 	if _, _, code := runs(t, "policy", "test", found, "--config", filepath.Join(dir, "long.yaml")); code != exitFailed {
 		t.Errorf("without search, find_tools is allowed: code %d", code)
 	}

@@ -467,7 +467,7 @@ func (e *erasure) report(w io.Writer, done bool) {
 	}
 	render.Printf(w, "%s %s%s, in %s\n", would, count(len(e.seqs), "payload"), of, e.dir)
 	if e.kept > 0 {
-		fmt.Fprintf(w, "%s %s a payload that can't be erased: of the journal itself, or of an earlier version\n", count(e.kept, "record"), plural(e.kept, "keeps", "keep"))
+		fmt.Fprintf(w, "%s with a payload that can't be erased: of the journal itself, or of an earlier version\n", count(e.kept, "record"))
 	}
 	if !done && len(e.seqs) > 0 {
 		fmt.Fprintln(w, "nothing is erased yet; add --yes to erase for good")

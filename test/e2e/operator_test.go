@@ -246,8 +246,8 @@ func TestOperatorAndLimits(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"some", "eve"}, 1, `limit some has no count of "eve": use one of "alice", "bob"`}, {[]string{"few"}, 1, "use one of some, many"}, {[]string{"some", "alice"}, 0, "1 count of limit some is 0"},
-		{[]string{"own", "alice"}, 1, `use one of "principal bob", "ses_`}, {[]string{"own", "bob"}, 0, "1 count of limit own is 0"}, {[]string{"own", "principal", "bob"}, 1, `no count of "principal bob": use one of "ses_`}, {[]string{"many", "all"}, 0, "1 count of limit many is 0"},
+		{[]string{"some", "eve"}, 1, `limit some has no count of "eve": use one of "alice", "bob"`}, {[]string{"few"}, 1, "use one of some, many"}, {[]string{"some", "alice"}, 0, "1 count of limit some set to 0."},
+		{[]string{"own", "alice"}, 1, `use one of "principal bob", "ses_`}, {[]string{"own", "bob"}, 0, "1 count of limit own set to 0."}, {[]string{"own", "principal", "bob"}, 1, `no count of "principal bob": use one of "ses_`}, {[]string{"many", "all"}, 0, "1 count of limit many set to 0."},
 	} {
 		if out, code := g.operate(append([]string{"budgets", "reset"}, tt.args...)...); code != tt.code || !strings.Contains(out, tt.want) {
 			t.Errorf("budgets reset %v: %d %s", tt.args, code, out)

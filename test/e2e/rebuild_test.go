@@ -100,7 +100,7 @@ func TestRebuild(t *testing.T) {
 		t.Error(err)
 	}
 	for range 2 { // the second changes nothing
-		if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts are at least what 1 trace ") {
+		if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts compared with 1 trace: none is lower") {
 			t.Errorf("budgets rebuild says %q", out)
 		}
 	}
@@ -330,7 +330,7 @@ func TestRebuildOfAFlood(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts are at least what 1 trace ") {
+	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts compared with 1 trace: none is lower") {
 		t.Errorf("budgets rebuild says %q", out)
 	}
 	if diff := cmp.Diff(before, used()); diff != "" || before["everyone of "] < 20_000 {
