@@ -52,3 +52,8 @@ func WriteAs(path string, data []byte, mode fs.FileMode, prepare func(*os.File) 
 	}
 	return nil
 }
+
+// Unchanged compares what a file was and is, nil for none. Each [Write] makes another file.
+func Unchanged(a, b fs.FileInfo) bool {
+	return a == nil && b == nil || a != nil && b != nil && os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
+}

@@ -366,9 +366,9 @@ func (f *file) owner(of string) func(tool string) string {
 
 // Refresh reads the file again if another process has changed it. events are the approvals since.
 func (s *Store) Refresh() (changed bool, events []Event) {
-	info, err := os.Stat(s.file)
+	info, _ := os.Stat(s.file)
 	s.mu.Lock()
-	same := s.current != nil && (err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size())
+	same := s.current != nil && atomicfile.Unchanged(info, s.info)
 	s.mu.Unlock()
 	if !same {
 		_, _ = s.read() // if it can't be read, what was read before holds

@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/atomicfile"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -270,7 +271,7 @@ func (l *Login) load() (*saved, error) {
 		return nil, err
 	case info == nil:
 		l.saved, l.info, l.unfit = nil, nil, nil
-	case !unchanged(info, l.info):
+	case !atomicfile.Unchanged(info, l.info):
 		l.saved, l.info, l.unfit = nil, nil, nil // a fault is no property of the file: it is read again
 		g, err := l.of.store.read(l.file)
 		if err != nil {
@@ -290,11 +291,6 @@ func (l *Login) load() (*saved, error) {
 	return l.saved, nil
 }
 
-// unchanged compares what a login's file was and is, nil for none. Each write makes another file.
-func unchanged(a, b os.FileInfo) bool {
-	return a == nil && b == nil || a != nil && b != nil && os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
-}
-
 // Watch returns a function that reports whether somebody has logged in or out since Watch was called,
 // in any process. Nobody does at a nil Login.
 func (l *Login) Watch() (changed func() bool) {
@@ -311,7 +307,7 @@ func (l *Login) Watch() (changed func() bool) {
 	before, _ := l.of.store.stat(l.file)
 	return func() bool {
 		now, err := l.of.store.stat(l.file)
-		return err == nil && !unchanged(now, before)
+		return err == nil && !atomicfile.Unchanged(now, before)
 	}
 }
 
