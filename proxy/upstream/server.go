@@ -298,20 +298,15 @@ const (
 // uses it, at the latest after 30 seconds or when ctx ends. Then calls that are still at it fail, and
 // their error says because. Retire returns when its processes have ended.
 func (s *Server) Retire(ctx context.Context, because error) {
-	limit, poll := time.After(retireLimit), time.NewTicker(retireAfter)
-	defer poll.Stop()
-wait:
-	for {
+	waiting, done := context.WithTimeout(ctx, retireLimit)
+	defer done()
+	for pause := retireAfter; waiting.Err() == nil; pause = retireAfter / 10 {
 		select {
-		case <-poll.C:
+		case <-time.After(pause):
 			if s.users.Load() == 0 {
-				break wait
+				done()
 			}
-			poll.Reset(retireAfter / 10)
-		case <-limit:
-			break wait
-		case <-ctx.Done():
-			break wait
+		case <-waiting.Done():
 		}
 	}
 	s.mu.Lock()
