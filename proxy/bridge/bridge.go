@@ -77,7 +77,7 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 	case modern:
 		w := &modernServer{
 			Conn: c, b: b, initialize: host.Initialize, host: h, log: log,
-			answers: map[string]chan wire.Message{}, following: map[string]context.CancelFunc{},
+			answers: map[string]chan wire.Message{}, following: map[string]*subscription{},
 		}
 		return w, h
 	}

@@ -25,10 +25,10 @@ type modernServer struct {
 	log        *slog.Logger
 
 	mu        sync.Mutex
-	level     json.RawMessage               // the log level that the host set, nil for none
-	asked     int64                         // number of the newest question
-	answers   map[string]chan wire.Message  // to open questions, by id
-	following map[string]context.CancelFunc // the resource subscriptions, by URI
+	level     json.RawMessage              // the log level that the host set, nil for none
+	asked     int64                        // number of the newest question
+	answers   map[string]chan wire.Message // to open questions, by id
+	following map[string]*subscription     // of the host to resources, by URI
 }
 
 // Call implements [conn.Conn]. If the server needs input, Call asks the host with server requests
@@ -204,24 +204,57 @@ func (s *modernServer) withMeta(params json.RawMessage) json.RawMessage {
 // subscription counts as made.
 const followWait = 5 * time.Second
 
-// follow opens the listen that stands for a resource subscription, unless there is one. It lasts as
-// long as the connection. follow returns when the server has acknowledged or refused it. restored means
-// that the host subscribed on an earlier connection, so that it may have missed an update, and nobody
-// waits for the acknowledgement.
+// subscription is a subscription to a resource. A listen at the server stands for it.
+type subscription struct {
+	end          context.CancelFunc
+	users        int             // requests that wait for it or have made it; guarded by modernServer.mu
+	acknowledged chan struct{}   // closed once the server has acknowledged it
+	over         chan struct{}   // closed at its end
+	refused      json.RawMessage // the server's refusal, nil if there is none; set before over is closed
+}
+
+// follow returns when the server has acknowledged or refused a resource subscription. It opens one
+// unless there is one. restored means that the host subscribed on an earlier connection, so that it may
+// have missed an update, and nobody waits for the acknowledgement.
 func (s *modernServer) follow(ctx context.Context, uri string, restored bool) (refused json.RawMessage, err error) {
 	s.mu.Lock()
-	if s.following[uri] != nil {
-		s.mu.Unlock()
+	sub := s.following[uri]
+	if sub == nil {
+		sub = s.open(uri, restored)
+	}
+	sub.users++
+	s.mu.Unlock()
+	if restored {
 		return nil, nil
 	}
+	wait := time.NewTimer(followWait)
+	defer wait.Stop()
+	select {
+	case <-sub.acknowledged:
+	case <-wait.C:
+	case <-sub.over: // without a refusal if the connection ended, or the host unsubscribed
+		select {
+		case <-s.Done():
+			err = conn.ErrClosed
+		default:
+		}
+		return sub.refused, err
+	case <-ctx.Done():
+		s.leave(uri, sub)
+		err = context.Cause(ctx)
+	}
+	return nil, err
+}
+
+// open opens the listen that stands for a subscription. It lasts as long as the connection. s.mu is held.
+func (s *modernServer) open(uri string, restored bool) *subscription {
 	life, cancel := context.WithCancel(s.b.lifetime)
-	s.following[uri] = cancel
-	s.mu.Unlock()
-	acknowledged, ended := make(chan struct{}), make(chan json.RawMessage, 1)
-	first := sync.OnceFunc(func() { close(acknowledged) })
+	sub := &subscription{end: cancel, acknowledged: make(chan struct{}), over: make(chan struct{})}
+	s.following[uri] = sub
+	first := sync.OnceFunc(func() { close(sub.acknowledged) })
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 	s.b.wg.Go(func() {
-		refused := conn.ListenOn(life, s.Conn, want, restored, s.log, func(m wire.Message) {
+		sub.refused = conn.ListenOn(life, s.Conn, want, restored, s.log, func(m wire.Message) {
 			if m.Method == wire.MethodResourceUpdated {
 				m.Params = wire.DropMeta(m.Params, func(key string) bool { return key == wire.MetaSubscriptionID })
 				s.host.Unsolicited(m)
@@ -232,40 +265,32 @@ func (s *modernServer) follow(ctx context.Context, uri string, restored bool) (r
 			}
 		})
 		s.mu.Lock()
-		if life.Err() == nil { // the server refused: the host may try again
+		if s.following[uri] == sub { // the server refused: the host may try again
 			delete(s.following, uri)
 		}
 		s.mu.Unlock()
 		cancel()
-		ended <- refused
+		close(sub.over)
 	})
-	if restored {
-		return nil, nil
-	}
-	wait := time.NewTimer(followWait)
-	defer wait.Stop()
-	select {
-	case <-acknowledged:
-	case <-wait.C:
-	case refused = <-ended: // nil if the connection ended, or the host unsubscribed
-		select {
-		case <-s.Done():
-			err = conn.ErrClosed
-		default:
-		}
-	case <-ctx.Done():
-		s.unfollow(uri)
-		err = context.Cause(ctx)
-	}
-	return refused, err
+	return sub
 }
 
-// unfollow ends the listen that stands for a resource subscription.
+// leave ends a subscription if the request that leaves is the only one that wants it.
+func (s *modernServer) leave(uri string, sub *subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub.users--; sub.users == 0 && s.following[uri] == sub {
+		sub.end()
+		delete(s.following, uri)
+	}
+}
+
+// unfollow ends a resource subscription.
 func (s *modernServer) unfollow(uri string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stop := s.following[uri]; stop != nil {
-		stop()
+	if sub := s.following[uri]; sub != nil {
+		sub.end()
 		delete(s.following, uri)
 	}
 }

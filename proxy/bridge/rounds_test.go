@@ -167,6 +167,56 @@ func TestRefusedSubscription(t *testing.T) {
 	})
 }
 
+// A subscription that is made while another to the same resource waits has the fate of the other. One
+// that the host cancels does not end the other.
+func TestSubscriptionsAtOnce(t *testing.T) {
+	const refusal = `{"code":-32603,"message":"not now"}`
+	for _, refuses := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &modernConn{fakeConn{serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
+				select {
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+					return wire.Message{}, context.Cause(ctx)
+				}
+				if refuses {
+					return wire.Message{Error: json.RawMessage(refusal)}, nil
+				}
+				r.Receiver.Message(wire.Message{Method: wire.MethodAcknowledged})
+				r.Receiver.Message(wire.ResourceUpdated("a:b"))
+				<-ctx.Done()
+				return wire.Message{}, context.Cause(ctx)
+			}}}
+			hosts := make(messages, 10)
+			c, _ := newBridge(t).Wrap("up", conn.Host{}, server, hosts)
+			subscribe := func(ctx context.Context) (string, error) {
+				m, err := c.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}})
+				return string(m.Error), err
+			}
+			cancelled, cancel := context.WithCancel(t.Context())
+			first := make(chan error, 1)
+			go func() {
+				_, err := subscribe(cancelled)
+				first <- err
+			}()
+			synctest.Wait()
+			time.AfterFunc(time.Second/2, cancel)
+			got, err := subscribe(t.Context())
+			if err != nil || got != map[bool]string{true: refusal}[refuses] {
+				t.Errorf("the server refuses: %v; the second subscription ends with %q, %v", refuses, got, err)
+			}
+			if err := <-first; !errors.Is(err, context.Canceled) {
+				t.Errorf("the first subscription ends with %v", err)
+			}
+			synctest.Wait()
+			if want := map[bool]int{false: 1}[refuses]; len(hosts) != want {
+				t.Errorf("the server refuses: %v; the host hears of %d updates, want %d", refuses, len(hosts), want)
+			}
+			_, _ = c.Call(t.Context(), &conn.Request{Method: "resources/unsubscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}})
+		})
+	}
+}
+
 // A subscription that the server does not acknowledge counts as made after a while. One whose connection
 // ends before fails.
 func TestUnacknowledgedSubscription(t *testing.T) {

@@ -72,7 +72,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	p.Principal = cmp.Or(p.Principal, server.LocalPrincipal)
 	s := &Session{
 		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, lost: map[string]int{}, questions: map[string]*question{},
-		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
+		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]int{}}, changes: map[string]bool{},
 	}
 	s.called("unknown")
 	s.newest.Store(&p.Identity)

@@ -166,8 +166,7 @@ func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 // unless it failed.
 func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	sub := subscription{r.servers[0].Key, c.Target.Name}
-	fresh, ok := r.s.subscribed.add(sub) // before the call: the server may end right after it
-	if !ok {
+	if !r.s.subscribed.add(sub) { // before the call: the server may end right after it
 		return nil, errTooManySubscriptions
 	}
 	res, err := r.askServers(ctx, c)
@@ -175,7 +174,9 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 	if err != nil || res.Error != nil {
 		made = ""
 	}
-	r.s.subscribed.settle(sub, fresh, made)
+	if made != sub.server {
+		r.s.subscribed.move(sub, made)
+	}
 	return res, err
 }
 
@@ -195,32 +196,29 @@ type subscription struct{ server, uri string }
 
 type subscriptions struct {
 	mu   sync.Mutex
-	open map[subscription]bool
+	open map[subscription]int // how many requests made it, or wait for it
 }
 
-// add keeps a subscription to restore. fresh is false if there was one before; ok is false if
-// there are too many.
-func (s *subscriptions) add(sub subscription) (fresh, ok bool) {
+// add keeps a subscription to restore. It returns false if there are too many.
+func (s *subscriptions) add(sub subscription) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fresh = !s.open[sub]
-	if fresh && len(s.open) >= maxSubscriptions {
-		return false, false
+	if s.open[sub] == 0 && len(s.open) >= maxSubscriptions {
+		return false
 	}
-	s.open[sub] = true
-	return fresh, true
+	s.open[sub]++
+	return true
 }
 
-// settle keeps a subscription that add took for the server that made it, "" for none. It stays at its own
-// server, too, unless it is fresh.
-func (s *subscriptions) settle(sub subscription, fresh bool, server string) {
+// move counts a request that add counted for another server, or for none if that is "".
+func (s *subscriptions) move(sub subscription, server string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if fresh {
+	if s.open[sub]--; s.open[sub] <= 0 { // the host may have unsubscribed
 		delete(s.open, sub)
 	}
 	if server != "" {
-		s.open[subscription{server, sub.uri}] = true
+		s.open[subscription{server, sub.uri}]++
 	}
 }
 
@@ -237,13 +235,13 @@ func (s *subscriptions) owner(uri string) string {
 }
 
 // end forgets the subscriptions to a resource, and returns them.
-func (s *subscriptions) end(uri string) map[subscription]bool {
+func (s *subscriptions) end(uri string) map[subscription]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ended := map[subscription]bool{}
-	maps.DeleteFunc(s.open, func(sub subscription, on bool) bool {
+	ended := map[subscription]int{}
+	maps.DeleteFunc(s.open, func(sub subscription, n int) bool {
 		if sub.uri == uri {
-			ended[sub] = on
+			ended[sub] = n
 		}
 		return sub.uri == uri
 	})
@@ -251,7 +249,7 @@ func (s *subscriptions) end(uri string) map[subscription]bool {
 }
 
 // restore takes back what end forgot.
-func (s *subscriptions) restore(ended map[subscription]bool) {
+func (s *subscriptions) restore(ended map[subscription]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.Copy(s.open, ended)
