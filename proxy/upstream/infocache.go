@@ -46,6 +46,8 @@ const (
 	maxStoredList = 1 << 20
 	// maxStoredLists is how many lists of a server are stored. One more takes the place of all.
 	maxStoredLists = 32
+	// maxStoredServers is how many servers are stored. One more takes the place of any other.
+	maxStoredServers = 1000
 )
 
 // listKey names a list that hosts with these capabilities get.
@@ -115,6 +117,14 @@ func (k *infoCache) put(key string, c *config.Upstream, change func(*infoEntry) 
 	changed := change(&e)
 	if changed {
 		k.all[key] = e
+		for other := range k.all { // earlier configurations had other names
+			if len(k.all) <= maxStoredServers {
+				break
+			}
+			if other != key {
+				delete(k.all, other)
+			}
+		}
 	}
 	k.mu.Unlock()
 	if changed {

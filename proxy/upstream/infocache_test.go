@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -69,4 +70,19 @@ func TestCacheDoesNotWaitForTheDisk(t *testing.T) {
 func rawList(size int) [2]json.RawMessage {
 	long := strings.Repeat("x", size)
 	return [2]json.RawMessage{json.RawMessage(`{"tools":["` + long + `"]}`), json.RawMessage(`{"tools":["` + long + `y"]}`)}
+}
+
+// Renamed servers do not make the cache grow without end.
+func TestCacheOfRenamedServers(t *testing.T) {
+	k := openInfoCache(filepath.Join(t.TempDir(), "upstreams.json"), slog.New(slog.DiscardHandler))
+	for n := range maxStoredServers {
+		k.all[strconv.Itoa(n)] = infoEntry{}
+	}
+	server, info := &config.Upstream{URL: "http://127.0.0.1/"}, conn.Info{Version: "2025-11-25", Result: json.RawMessage(`{}`)}
+	for _, name := range []string{"new", "newer"} {
+		k.putInfo(name, server, info)
+		if got := k.get(name, server); len(k.all) != maxStoredServers || got.Version != info.Version {
+			t.Errorf("%d servers are stored; %s has version %q", len(k.all), name, got.Version)
+		}
+	}
 }
