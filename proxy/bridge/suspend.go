@@ -287,15 +287,21 @@ func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 	}
 	call.suspended = true
 	call.expiry.Reset(suspendedFor)
-	type request struct {
-		Method string          `json:"method"`
-		Params json.RawMessage `json:"params,omitempty"`
+	out := []byte(`{"resultType":"input_required","inputRequests":{`)
+	for i, key := range slices.Sorted(maps.Keys(call.questions)) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		q := call.questions[key].m
+		out = append(rawjson.AppendQuote(out, key), `:{"method":`...)
+		out = rawjson.AppendQuote(out, q.Method)
+		if q.Params != nil {
+			out = append(append(out, `,"params":`...), q.Params...)
+		}
+		out = append(out, '}')
 	}
-	requests := map[string]request{}
-	for key, q := range call.questions {
-		requests[key] = request{q.m.Method, q.m.Params}
-	}
-	return wire.Message{Result: rawjson.Marshal(map[string]any{"resultType": "input_required", "inputRequests": requests, "requestState": call.state})}, true
+	out = append(out, `},"requestState":`...)
+	return wire.Message{Result: append(rawjson.AppendQuote(out, call.state), '}')}, true
 }
 
 // resume starts a further round: the host's answers go to the server.
