@@ -15,6 +15,7 @@ package limits
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -49,8 +50,8 @@ const (
 	Branch = "branch" // calls in branches
 )
 
-// maxLimits is the largest number of limits.
-const maxLimits = 256
+// maxLimits is the largest number of limits, maxSubjects that of the subjects of one with amounts of their own.
+const maxLimits, maxSubjects = 256, 10_000
 
 // Limit is a configured limit.
 type Limit struct {
@@ -61,11 +62,20 @@ type Limit struct {
 	Calls  Amount `yaml:"calls"`  // 0: any number
 	// ModelTokens are the tokens of the models of branches that run by themselves, as their endpoints count
 	// them. A limit has either these, or Tokens and Calls.
-	ModelTokens Amount  `yaml:"model_tokens"`
-	Window      Window  `yaml:"window"`    // needed, but for per: session
-	TimeZone    string  `yaml:"time_zone"` // of days, weeks and months; an IANA name, "" means UTC
-	WarnAt      float64 `yaml:"warn_at"`   // the share at which the limit is near; 0 means 0.8
-	Action      string  `yaml:"action"`    // "" means refuse
+	ModelTokens Amount `yaml:"model_tokens"`
+	// Subjects have amounts of their own, by the name of a principal, team, tool or server: what Per says.
+	Subjects map[string]Amounts `yaml:"subjects"`
+	Window   Window             `yaml:"window"`    // needed, but for per: session
+	TimeZone string             `yaml:"time_zone"` // of days, weeks and months; an IANA name, "" means UTC
+	WarnAt   float64            `yaml:"warn_at"`   // the share at which the limit is near; 0 means 0.8
+	Action   string             `yaml:"action"`    // "" means refuse
+}
+
+// Amounts are what a subject may use in a window in place of the limit's amounts. 0: as the limit says.
+type Amounts struct {
+	Tokens      Amount `yaml:"tokens"`
+	Calls       Amount `yaml:"calls"`
+	ModelTokens Amount `yaml:"model_tokens"`
 }
 
 // Match selects uses. An empty field selects all.
@@ -160,6 +170,16 @@ func Check(all []Limit) (wrong faults.List) {
 		}
 		fault(l.Tokens < 0 || l.Calls < 0 || max(l.Tokens, l.Calls) > maxAmount || l.Tokens == 0 && l.Calls == 0,
 			"tokens", "set tokens, calls or model_tokens to a number from 1 to 1000G")
+		fault(len(l.Subjects) > maxSubjects, "subjects", "has %d entries, more than %d", len(l.Subjects), maxSubjects)
+		fault(len(l.Subjects) > 0 && !slices.Contains([]string{PerPrincipal, PerTeam, PerTool, PerServer}, l.Per),
+			"subjects", "goes with per: principal, team, tool or server")
+		for _, name := range slices.Sorted(maps.Keys(l.Subjects)) {
+			a := l.Subjects[name]
+			fault(a == Amounts{}, "subjects."+name, "names no amount: set tokens, calls or model_tokens")
+			fault(min(a.Tokens, a.Calls, a.ModelTokens) < 0 || max(a.Tokens, a.Calls, a.ModelTokens) > maxAmount, "subjects."+name, "has an amount that is not from 1 to 1000G")
+			fault(l.ModelTokens != 0 && (a.Tokens != 0 || a.Calls != 0) || l.ModelTokens == 0 && a.ModelTokens != 0,
+				"subjects."+name, "has other units than the limit: model_tokens go with model_tokens, tokens and calls with these")
+		}
 		fault(l.Window == (Window{}) && l.Per != PerSession, "window", "is missing: use for example 1h, 1d, 1w, 1mo or rolling 24h")
 		_, err := time.LoadLocation(l.TimeZone)
 		fault(err != nil, "time_zone", "%q is not a time zone: use an IANA name such as Europe/Berlin", l.TimeZone)
@@ -180,6 +200,12 @@ func (l Limit) ready() (*limit, error) {
 	l.WarnAt = cmp.Or(l.WarnAt, 0.8)
 	l.Tokens = cmp.Or(l.Tokens, l.ModelTokens)
 	return &limit{l, zone}, err
+}
+
+// total returns what a subject may use in a window. 0: any number.
+func (l *limit) total(subject string) Used {
+	a := l.Subjects[subject]
+	return Used{int64(cmp.Or(a.Tokens, a.ModelTokens, l.Tokens)), int64(cmp.Or(a.Calls, l.Calls))}
 }
 
 func (l *limit) matches(u Use) bool {
@@ -220,11 +246,11 @@ func (l *limit) counter(u Use, now time.Time) (Counter, match) {
 	case PerServer:
 		subject = u.Server
 	}
-	w := window.at(now, l.zone)
+	w, total := window.at(now, l.zone), l.total(subject)
 	return Counter{
 		Key:  key(l.Name, w.key, subject),
 		From: w.from, Until: w.until, Bucket: w.bucket, Oldest: w.oldest, Expires: w.expires,
-		Tokens: int64(l.Tokens), Calls: int64(l.Calls), Hard: l.Action == Refuse,
+		Tokens: total.Tokens, Calls: total.Calls, Hard: l.Action == Refuse,
 	}, match{l, subject, w}
 }
 
@@ -263,9 +289,10 @@ func (m match) state(u Used) State {
 	if m.span.bucket != 0 {
 		reset += m.span.bucket - m.span.oldest
 	}
+	total := m.total(m.subject)
 	return State{
 		Limit: m.Name, Subject: m.subject, Per: m.Per, Action: m.Action, Window: m.Window.String(), Reset: m.time(reset),
-		Tokens: int64(m.Tokens), TokensUsed: u.Tokens, Calls: int64(m.Calls), CallsUsed: u.Calls, Model: m.ModelTokens > 0,
+		Tokens: total.Tokens, TokensUsed: u.Tokens, Calls: total.Calls, CallsUsed: u.Calls, Model: m.ModelTokens > 0,
 	}
 }
 

@@ -33,6 +33,14 @@ func TestCheck(t *testing.T) {
 		"limits[0].window":        func(l *Limit) { l.Window = Window{} },
 		"limits[0].time_zone":     func(l *Limit) { l.TimeZone = "Mars/Olympus" },
 		"limits[0].warn_at":       func(l *Limit) { l.WarnAt = 1.5 },
+		"limits[0].subjects":      func(l *Limit) { l.Subjects = map[string]Amounts{"a": {Tokens: 1}} },
+		"limits[0].subjects.a": func(l *Limit) {
+			l.Per, l.Subjects = PerTeam, map[string]Amounts{"a": {}, "b": {Tokens: 1}}
+		},
+		"limits[0].subjects.b": func(l *Limit) {
+			l.Per, l.Subjects = PerTeam, map[string]Amounts{"a": {Tokens: 1, Calls: 1}, "b": {ModelTokens: 1}}
+		},
+		"limits[0].subjects.c": func(l *Limit) { l.Per, l.Subjects = PerTeam, map[string]Amounts{"c": {Calls: maxAmount + 1}} },
 	} {
 		l := good
 		change(&l)
@@ -143,6 +151,31 @@ func TestSpend(t *testing.T) {
 	}
 	if _, err := l.Begin(t.Context(), alice, 0); !errors.As(err, &exceeded) || exceeded.Unit == "tokens" && exceeded.Limit == "alice" {
 		t.Errorf("after the reset: %v", err)
+	}
+}
+
+// A subject with amounts of its own has these, and the limit's amounts where it names none.
+func TestSubjects(t *testing.T) {
+	l := newLimits(t, Options{},
+		Limit{Name: "person", Per: PerPrincipal, Tokens: 100, Calls: 3, Window: window(t, "1d"), Subjects: map[string]Amounts{"alice": {Tokens: 500}, "bob": {Tokens: 20, Calls: 1}}},
+	)
+	for who, want := range map[string]Used{"alice": {500, 3}, "bob": {20, 1}, "carol": {100, 3}} {
+		u := Use{Principal: who}
+		if pay(t, l, u, int(want.Tokens)) == 0 || pay(t, l, u, 1) != 0 {
+			t.Errorf("%s can't use exactly %d tokens", who, want.Tokens)
+		}
+		states, err := l.Status(t.Context(), u)
+		if err != nil || len(states) != 1 || (Used{states[0].Tokens, states[0].Calls}) != want || states[0].TokensUsed != want.Tokens {
+			t.Errorf("%s has %+v, %v, want %+v", who, states, err, want)
+		}
+		var exceeded *ExceededError
+		if _, err := l.Begin(t.Context(), u, 0); !errors.As(err, &exceeded) || exceeded.Total != want.Tokens || exceeded.Subject != who {
+			t.Errorf("%s above the limit: %v", who, err)
+		}
+	}
+	all, err := l.All(t.Context())
+	if err != nil || len(all) != 3 || all[0].Tokens != 500 || all[1].Calls != 1 || all[2].Tokens != 100 {
+		t.Errorf("All = %+v, %v", all, err)
 	}
 }
 

@@ -129,6 +129,12 @@ func (c Config) checkBudgets(k *checker) {
 			at(i)+".match.principal", "limit %s: there is no principal %q: use a name of principals", l.Name, m.Principal)
 		k.faultIf(m.Team != "" && !teams[m.Team] && len(c.Auth.Issuers) == 0,
 			at(i)+".match.team", "limit %s: no principal has the team %q: give it to some, under principals", l.Name, m.Team)
+		for _, name := range slices.Sorted(maps.Keys(l.Subjects)) {
+			k.faultIf(l.Per == limits.PerPrincipal && !c.Knows(name),
+				at(i)+".subjects."+name, "limit %s: there is no principal %q: use a name of principals", l.Name, name)
+			k.faultIf(l.Per == limits.PerTeam && !teams[name] && len(c.Auth.Issuers) == 0,
+				at(i)+".subjects."+name, "limit %s: no principal has the team %q: give it to some, under principals", l.Name, name)
+		}
 	}
 }
 

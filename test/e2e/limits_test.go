@@ -696,31 +696,35 @@ func TestRedisHangs(t *testing.T) {
 	}
 }
 
-// A limit that is raised in the file holds for the next call, and what was counted stays.
+// A limit that is raised in the file, for all or for one subject, holds for the next call, and what was counted stays.
 func TestLimitIsRaised(t *testing.T) {
-	t.Parallel()
-	ctx := testContext(t)
-	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 400, window: 1d}\n"))
-	s := spender{c: g.connect(ctx, "http", mcpclient.Legacy)}
-	var refused *limitRefusal
-	for refused == nil {
-		var err error
-		if _, refused, err = s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(g.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, g.config, strings.Replace(string(text), "tokens: 400", "tokens: 4k", 1))
-	for end := time.Now().Add(20 * time.Second); refused != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if _, refused, err = s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if left := leftOf(t, s.c, ctx, "all"); refused != nil || int64(left) != 4000-s.spent.Load() {
-		t.Errorf("%d left of 4000, %d received, %+v", left, s.spent.Load(), refused)
+	for _, raised := range []string{"tokens: 4k", "tokens: 400, subjects: {nobody: {tokens: 1}, local: {tokens: 4k}}"} {
+		t.Run(raised, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			g := newGateway(t, limited(t, "    - {name: all, per: principal, tokens: 400, window: 1d}\n"))
+			s := spender{c: g.connect(ctx, "http", mcpclient.Legacy)}
+			var refused *limitRefusal
+			for refused == nil {
+				var err error
+				if _, refused, err = s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, err := os.ReadFile(g.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, g.config, strings.Replace(string(text), "tokens: 400", raised, 1))
+			for end := time.Now().Add(20 * time.Second); refused != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				if _, refused, err = s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if left := leftOf(t, s.c, ctx, "all"); refused != nil || int64(left) != 4000-s.spent.Load() {
+				t.Errorf("%d left of 4000, %d received, %+v", left, s.spent.Load(), refused)
+			}
+		})
 	}
 }
 
