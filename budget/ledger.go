@@ -1,35 +1,13 @@
 package budget
 
-import (
-	"errors"
-	"fmt"
-	"sync"
-)
-
-// ErrExhausted is the error for an amount above the rest of a budget. Match it with errors.Is;
-// the text has the figures.
-var ErrExhausted = errors.New("budget exhausted")
-
-// Balance is a budget at one moment, in tokens: Used of Total.
-type Balance struct {
-	Used, Total int
-}
-
-// Remaining returns the tokens that are left.
-func (b Balance) Remaining() int { return b.Total - b.Used }
-
-// Exhausted reports whether no tokens are left.
-func (b Balance) Exhausted() bool { return b.Used >= b.Total }
+import "fmt"
 
 // Ledger keeps one budget: the tokens allowed and spent. Used is the sum of all charges less all
-// refunds, exactly, and always between 0 and Total. A Ledger is safe for concurrent use. It is in
+// refunds, exactly, and always between 0 and the total. A Ledger is not safe for concurrent use. It is in
 // memory only: to keep a charge over a crash, record it before delivery.
 type Ledger struct {
-	total int
-
-	mu     sync.Mutex // guards used and warned
-	used   int
-	warned bool
+	total, used int
+	warned      bool
 }
 
 // NewLedger returns a budget of total tokens with used tokens already spent. The error names the
@@ -44,26 +22,21 @@ func NewLedger(total, used int) (*Ledger, error) {
 	return &Ledger{total: total, used: used, warned: atWarning(used, total)}, nil
 }
 
-// Charge books n tokens, all or nothing. If fewer than n are left, it returns an error that wraps
-// [ErrExhausted]. It panics if n is negative.
-func (l *Ledger) Charge(n int) error {
+// Charge books n tokens and returns true, or books nothing if fewer are left. It panics if n is negative.
+func (l *Ledger) Charge(n int) bool {
 	mustNotBeNegative(n)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if left := l.total - l.used; n > left {
-		return fmt.Errorf("%w: %d tokens asked, %d of %d left", ErrExhausted, n, left, l.total)
+	if n > l.Remaining() {
+		return false
 	}
 	l.used += n
-	return nil
+	return true
 }
 
 // Take books n tokens, or as many as are left, and returns the number it booked. It panics if n
 // is negative.
 func (l *Ledger) Take(n int) int {
 	mustNotBeNegative(n)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n = min(n, l.total-l.used)
+	n = min(n, l.Remaining())
 	l.used += n
 	return n
 }
@@ -72,8 +45,6 @@ func (l *Ledger) Take(n int) int {
 // falls below the warning line, [Ledger.Warn] can warn again. It panics if n is negative.
 func (l *Ledger) Refund(n int) {
 	mustNotBeNegative(n)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.used -= min(n, l.used)
 	if !atWarning(l.used, l.total) {
 		l.warned = false
@@ -82,8 +53,6 @@ func (l *Ledger) Refund(n int) {
 
 // Warn reports whether use reached 80 % since it was last below. It is true once a crossing.
 func (l *Ledger) Warn() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.warned || !atWarning(l.used, l.total) {
 		return false
 	}
@@ -91,12 +60,11 @@ func (l *Ledger) Warn() bool {
 	return true
 }
 
-// Balance returns the current figures.
-func (l *Ledger) Balance() Balance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return Balance{Used: l.used, Total: l.total}
-}
+// Used returns the tokens that are booked.
+func (l *Ledger) Used() int { return l.used }
+
+// Remaining returns the tokens that are left.
+func (l *Ledger) Remaining() int { return l.total - l.used }
 
 // atWarning reports whether used is at least 80 % of total: all but a fifth.
 func atWarning(used, total int) bool { return used >= total-total/5 }

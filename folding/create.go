@@ -62,12 +62,10 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		return Branch{}, err
 	}
 	ledger, err := budget.NewLedger(d.Budget, 0)
-	if err == nil {
-		err = ledger.Charge(d.cost) // not NewLedger's second argument: this warns if it is most of the budget
-	}
 	if err != nil {
 		return Branch{}, err
 	}
+	ledger.Charge(d.cost) // not NewLedger's second argument: this warns if it is most of the budget
 	m.mu.Lock()
 	now := m.now()
 	parent := m.own(caller, d.ParentID)

@@ -267,7 +267,7 @@ func (m *Manager) expire(now time.Time) {
 // once if the budget is nearly used up. m.mu is held, b is live.
 func (m *Manager) checkBudget(b *branch, now time.Time) {
 	m.warn(b)
-	if b.holders == 0 && b.ledger.Balance().Exhausted() {
+	if b.holders == 0 && b.ledger.Remaining() == 0 {
 		m.exhaust(b, now)
 	}
 }

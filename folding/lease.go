@@ -58,7 +58,7 @@ func (l *Lease) Remaining() int {
 	if l.b.Status.Terminal() {
 		return 0
 	}
-	return l.b.ledger.Balance().Remaining()
+	return l.b.ledger.Remaining()
 }
 
 // Charge charges n tokens, all or nothing. It is for the arguments of a call, before they are
@@ -72,16 +72,16 @@ func (l *Lease) Charge(n int) error {
 		m.unlock()
 		return err
 	}
-	if err := b.ledger.Charge(n); err != nil {
-		left := b.ledger.Balance()
+	if !b.ledger.Charge(n) {
+		left := b.ledger.Remaining()
 		delete(b.leases, l) // the call is not made, so the digest must not count it as cancelled
 		m.exhaust(b, now)
 		l.cancel(b.ended())
 		stored := m.w.barrier()
 		m.unlock()
 		_ = stored.wait() // the writer logs the error and tries again
-		return hiding(err, ErrBudgetExhausted, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
-			n, b.ID, left.Remaining(), left.Total)
+		return Errorf(ErrBudgetExhausted, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
+			n, b.ID, left, b.BudgetTotal)
 	}
 	return l.store(n)
 }
@@ -110,7 +110,7 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 			m.unlock()
 			return 0, err
 		}
-		if n == 0 || l.holding || b.holders == 0 || !b.ledger.Balance().Exhausted() {
+		if n == 0 || l.holding || b.holders == 0 || b.ledger.Remaining() > 0 {
 			break
 		}
 		freed := b.freed
@@ -126,7 +126,7 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 		l.holding = true
 		b.holders++
 	}
-	if o != nil && granted == n && !b.ledger.Balance().Exhausted() {
+	if o != nil && granted == n && b.ledger.Remaining() > 0 {
 		l.finish(*o)
 	}
 	if err := l.store(granted); err != nil {

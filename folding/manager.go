@@ -207,7 +207,7 @@ func (m *Manager) recover(active []Branch) {
 		case b.Status.Terminal(): // ended with its parent
 		case b.ParentID != "" && b.parent == nil:
 			m.finish(b, outcome{reason: ReasonParentEnded}, now)
-		case b.ledger.Balance().Exhausted():
+		case b.ledger.Remaining() == 0:
 			m.exhaust(b, now)
 		}
 	}
@@ -393,7 +393,7 @@ func (b *branch) used() int {
 	if b.Status.Terminal() {
 		return b.BudgetUsed
 	}
-	return b.ledger.Balance().Used
+	return b.ledger.Used()
 }
 
 // save returns when the tokens and calls of b are durable as they are now, or its end is. Calls that
