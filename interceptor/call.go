@@ -170,6 +170,8 @@ type Outcome struct {
 	// the reader is in a branch.
 	Paid         int
 	PaidInBranch bool
+	// Warned is the rule of a policy that only records what it would refuse, "" for none.
+	Warned string
 	// Unconfirmed means that limits let the call pass without their store, which could not be reached.
 	Unconfirmed bool
 	// Shrink returns the result in at most budget tokens, or nil if it can't. Meter calls it if it

@@ -176,6 +176,8 @@ func (r *Recorder) entry(c *Call) *entry {
 		if !o.refused { // the result was cut
 			a.Decision.Result = trace.Allowed
 		}
+	} else if o.Warned != "" {
+		a.Decision = &trace.Decision{Result: trace.Allowed, Reason: trace.ReasonPolicy, Rule: o.Warned}
 	} else if o.Unconfirmed {
 		a.Decision = &trace.Decision{Result: trace.Allowed, Reason: trace.ReasonLimit, Rule: trace.RuleUnavailable}
 	}

@@ -60,6 +60,7 @@ type ToolReport struct {
 	Tokens   int    // cost of the definition to a model that reads it
 	Injected bool   // foldgate could add branch_id to the tool's schema
 	Rule     string // of the policy, that lets the principal see it; "" without a policy
+	Warned   bool   // the rule would hide it, but the policy only records that
 	Own      bool   // one of foldgate's own
 }
 
@@ -238,7 +239,8 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 			continue
 		}
 		if as != "" && st.Rules.Govern() {
-			t.Rule = st.Rules.Visible(catalog.Tools, id, e).Rule
+			d := st.Rules.Visible(catalog.Tools, id, e)
+			t.Rule, t.Warned = d.Rule, d.Warned
 		}
 		if full := st.Config.FullName(e.Server, e.Name); full != shown {
 			t.Full = full

@@ -165,7 +165,10 @@ func printTools(w io.Writer, tools []proxy.ToolReport) {
 		if !t.Injected && !t.Own {
 			note += "  (takes no branch_id: use _meta or the branch's URL)"
 		}
-		if t.Rule != "" {
+		switch {
+		case t.Warned:
+			note += "  (rule " + t.Rule + " would hide it: policy.action is warn)"
+		case t.Rule != "":
 			note += "  (rule " + t.Rule + ")"
 		}
 		render.Printf(tab, "  %s\t%d tokens%s\n", t.Name, t.Tokens, note)

@@ -157,7 +157,10 @@ func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown
 		return policy.Decision{Rule: policy.DefaultRule, Code: "policy_denied", Message: err.Error()}, false
 	}
 	for _, q.Identity = range creators {
-		if d, unknown := r.decide(q); !d.Allowed {
+		if d.Warned {
+			break
+		}
+		if d, unknown = r.decide(q); !d.Allowed {
 			d.Message = "the policy must also allow this call for the branch's creator, with the team, roles and scopes at creation: " + d.Message
 			return d, unknown
 		}

@@ -496,7 +496,7 @@ func Default() Config {
 		},
 		Auth:   auth.Config{Issuers: map[string]*auth.Issuer{}, Scopes: []string{}, Revoked: []string{}},
 		Pins:   "warn",
-		Policy: policy.Config{Default: "allow", Unlisted: "forbidden", Rules: []policy.Rule{}},
+		Policy: policy.Config{Default: "allow", Unlisted: "forbidden", Action: "refuse", Rules: []policy.Rule{}},
 	}
 }
 

@@ -46,7 +46,9 @@ type PolicyResult struct {
 // file expects. The file is a list in YAML. own reports whether foldgate always has a tool of its own of a
 // name: those are for all. The error is an [*Error].
 func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []PolicyResult, err error) {
-	p, _ := policy.Compile(c.Policy) // Load has checked it
+	enforced := c.Policy
+	enforced.Action = ""             // a file of tests is about what the rules say
+	p, _ := policy.Compile(enforced) // Load has checked it
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}

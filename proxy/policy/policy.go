@@ -24,7 +24,9 @@ type Config struct {
 	// Unlisted is the answer to a call of something that the caller does not see in lists: forbidden,
 	// also for "", names the rule; unknown says the same as if it did not exist.
 	Unlisted string `yaml:"unlisted"`
-	Rules    []Rule `yaml:"rules"` // at most 1000
+	// Action is what happens to what the policy forbids: refuse, also for "", or warn, which only records it.
+	Action string `yaml:"action"`
+	Rules  []Rule `yaml:"rules"` // at most 1000
 }
 
 // Rule allows and forbids some things to some callers.
@@ -96,6 +98,7 @@ type Request struct {
 // matched. Of a refusal, Code is for programs, and Message says what happened and what to do next.
 type Decision struct {
 	Allowed       bool
+	Warned        bool // it is allowed, and would be refused with the action refuse: the rest says why
 	Rule          string
 	Code, Message string
 	// Scopes are those with which the caller's token would be allowed, separated by spaces. Decide does
@@ -112,6 +115,7 @@ type Policy struct {
 	rules         []rule
 	allow         bool // by default
 	hidesUnlisted bool
+	warns         bool
 }
 
 type rule struct {
@@ -130,11 +134,12 @@ var ruleName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 // Compile checks a policy and compiles its conditions. Without faults it returns the policy, nil if
 // it forbids nothing.
 func Compile(c Config) (*Policy, faults.List) {
-	p := &Policy{allow: c.Default != "deny", hidesUnlisted: c.Unlisted == "unknown"}
+	p := &Policy{allow: c.Default != "deny", hidesUnlisted: c.Unlisted == "unknown", warns: c.Action == "warn"}
 	var wrong faults.List
 	fault := wrong.If
 	fault(!slices.Contains([]string{"", "allow", "deny"}, c.Default), "default", "%q is not one of allow, deny", c.Default)
 	fault(!slices.Contains([]string{"", "forbidden", "unknown"}, c.Unlisted), "unlisted", "%q is not one of forbidden, unknown", c.Unlisted)
+	fault(!slices.Contains([]string{"", "refuse", "warn"}, c.Action), "action", "%q is not one of refuse, warn", c.Action)
 	fault(len(c.Rules) > maxRules, "rules", "has %d rules, more than %d", len(c.Rules), maxRules)
 	for i, r := range c.Rules {
 		at := fmt.Sprintf("rules[%d]", i)
@@ -190,7 +195,10 @@ func (p *Policy) Decide(r Request) Decision {
 	if p == nil {
 		return Decision{Allowed: true, Rule: DefaultRule}
 	}
-	return p.decide(&input{Request: &r})
+	d := p.decide(&input{Request: &r})
+	d.Warned = p.warns && !d.Allowed
+	d.Allowed = d.Allowed || d.Warned
+	return d
 }
 
 func (p *Policy) decide(in *input) Decision {

@@ -128,8 +128,18 @@ func TestDefaultAllow(t *testing.T) {
 		`db__q {"sql":"SELECT"}`: true, `db__q {"sql":"DROP"}`: false, `db__q {}`: false, `db__q {"Sql":"SELECT"}`: false, `web__x {}`: false, `git__x {}`: true,
 	} {
 		name, args, _ := strings.Cut(call, " ")
-		if d := p.Decide(Request{Name: name, Arguments: []byte(args)}); d.Allowed != want {
+		d := p.Decide(Request{Name: name, Arguments: []byte(args)})
+		if d.Allowed != want || d.Warned {
 			t.Errorf("%s: %+v", call, d)
+		}
+		p.warns = true
+		warned := p.Decide(Request{Name: name, Arguments: []byte(args)})
+		p.warns = false
+		if warned.Allowed, warned.Warned = d.Allowed, !warned.Warned; warned.Warned != want {
+			t.Errorf("%s, with the action warn: %+v", call, warned)
+		}
+		if warned.Warned = false; warned != d {
+			t.Errorf("%s: %+v, and with the action warn %+v", call, d, warned)
 		}
 	}
 	if p, faults := Compile(Config{Default: "allow"}); p != nil || len(faults) > 0 || !p.Decide(Request{Name: "x"}).Allowed || p.HidesUnlisted() {
@@ -143,7 +153,7 @@ func TestFaults(t *testing.T) {
 		c    Config
 		want []wanted
 	}{
-		{Config{Default: "maybe", Unlisted: "hidden"}, []wanted{{"default", "not one of"}, {"unlisted", "not one of"}}},
+		{Config{Default: "maybe", Unlisted: "hidden", Action: "fold"}, []wanted{{"default", "not one of"}, {"unlisted", "not one of"}, {"action", "not one of"}}},
 		{Config{Rules: []Rule{{Deny: []string{"x"}}, {Name: "default", Deny: []string{"x"}}, {Name: "a b", Deny: []string{"x"}}}},
 			[]wanted{{"rules[0].name", "1 to 64"}, {"rules[1].name", "1 to 64"}, {"rules[2].name", "1 to 64"}}},
 		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}}, {Name: "a", Deny: []string{"y"}}}}, []wanted{{"rules[1].name", "also the name of rules[0]"}}},

@@ -547,6 +547,9 @@ func (r *request) permit(c *interceptor.Call) error {
 	rt := r.s.rt
 	d, unknown := rt.Settings().Rules.Permit(c, r.entry)
 	switch {
+	case d.Warned:
+		c.Outcome.Warned = d.Rule
+		return nil
 	case d.Allowed:
 		return nil
 	case d == catalog.Removed:

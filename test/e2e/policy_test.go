@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -166,6 +167,58 @@ func TestPolicyHides(t *testing.T) {
 			slices.Sort(rules)
 			if want := []string{"default", "only-alice", "only-alice", "only-alice", "only-alice", "only-alice"}; !slices.Equal(rules, want) {
 				t.Errorf("the trace has the rules %v, want %v", rules, want)
+			}
+		})
+	}
+}
+
+// With action: warn, all is shown and nothing is refused. The trace has the rules that would refuse. A reload
+// puts them in force.
+func TestPolicyWarns(t *testing.T) {
+	t.Parallel()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx, file := testContext(t), recordFile(t)
+			g := newGateway(t, strings.Replace(policyConfig(file, "unknown"), "  unlisted:", "  action: warn\n  unlisted:", 1))
+			url := g.http()
+			bob := g.as(t, url, era, "bob")
+			if got := names(t, bob, "tools/list", "tools", "name"); !slices.Contains(got, "fake__pid") || !slices.Contains(got, "fake__log") {
+				t.Errorf("bob sees %v, want all", got)
+			}
+			if out := g.output("check", "--as", "bob"); !strings.Contains(out, "(rule only-alice would hide it") {
+				t.Errorf("check does not say what would be hidden:\n%s", out)
+			}
+			tool(t, bob, ctx, "fake__pid", `{}`)
+			tool(t, bob, ctx, "fake__text", `{"text":"hi"}`) // the policy allows it
+			tool(t, bob, ctx, "fake__echo", `{"sql":"SELECT"}`)
+			b := create(t, bob, ctx, map[string]any{}).BranchID
+			tool(t, bob, ctx, "fake__pid", fmt.Sprintf(`{"branch_id":%q}`, b))
+			if m := call(t, bob, ctx, "prompts/get", `{"name":"fake__greet","arguments":{"who":"x"}}`); !strings.Contains(string(m.Result), "messages") {
+				t.Errorf("prompts/get = %s", m.Result)
+			}
+			tool(t, g.as(t, url, era, "alice"), ctx, "fake__progress", `{"count":1}`) // outside of a branch
+			text, err := os.ReadFile(g.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, g.config, strings.Replace(string(text), "action: warn", "action: refuse", 1))
+			until(t, "the policy is in force", func() bool { return !slices.Contains(names(t, bob, "tools/list", "tools", "name"), "fake__pid") })
+			if m, err := bob.Call(ctx, "tools/call", `{"name":"fake__pid","arguments":{}}`); err != nil || !strings.Contains(string(m.Result)+string(m.Error), "Unknown tool: fake__pid") {
+				t.Errorf("a refused call = %s%s, %v", m.Result, m.Error, err)
+			}
+			g.stop()
+			var warned []string
+			refused := 0
+			for _, r := range traceAs[audited](g, "--reason", "policy") {
+				if d := r.Audit.Decision; d.Result == "blocked" {
+					refused++
+				} else {
+					warned = append(warned, r.Audit.Principal+" "+strings.TrimPrefix(r.Kind, "mcp/response:")+" "+d.Rule)
+				}
+			}
+			want := []string{"bob tools/call only-alice", "bob tools/call default", "bob tools/call only-alice", "bob prompts/get only-alice", "alice tools/call folded"}
+			if diff := cmp.Diff(want, warned); diff != "" || refused != 1 {
+				t.Errorf("%d refusals, want 1; warnings in the trace (-want +got):\n%s", refused, diff)
 			}
 		})
 	}
