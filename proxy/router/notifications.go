@@ -195,6 +195,9 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 		if guess && m.Method == wire.MethodResourceUpdated && s.subscribed.has(server, m.Params) {
 			r, why = nil, cause{} // it is due to the subscription, not to a call
 		}
+		if token, ok := rawjson.Get(m.Params, "progressToken"); ok && guess && m.Method == wire.MethodProgress {
+			r, why = nil, s.causeOfProgress(server, token)
+		}
 		if !s.inOrder(server, len(m.Params), func() {
 			if r != nil && !guess && m.Method == wire.MethodProgress && r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end
@@ -220,11 +223,16 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	} else if why.branch != nil {
 		n.Context = why.branch.Context
 	}
-	if n.Branch = branchID(why.branch); strings.HasPrefix(m.Method, wire.TaskNews) {
+	var of task
+	switch {
+	case strings.HasPrefix(m.Method, wire.TaskNews):
 		id, _ := rawjson.GetString(m.Params, "taskId")
-		of := s.tasks.task(id)
-		n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, n.Branch)
+		of = s.tasks.task(id)
+	case m.Method == wire.MethodProgress && r == nil: // the token of a task lasts as long as the task
+		token, _ := rawjson.Get(m.Params, "progressToken")
+		of = s.tasks.ofToken(server, wire.TokenKey(token))
 	}
+	n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, branchID(why.branch))
 	s.deliver(r, n, server, m)
 }
 

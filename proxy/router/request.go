@@ -131,7 +131,11 @@ func (r *request) leave() {
 	s.mu.Lock()
 	if r.server != "" {
 		delete(s.at, r)
-		s.over[r.server] = overCall{r.call.Tool(), r.call.Attribution.Branch, time.Now()}
+		if len(s.over) == maxOver {
+			s.over = slices.Delete(s.over, 0, 1)
+		}
+		token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
+		s.over = append(s.over, overCall{r.server, wire.TokenKey(token), r.call.Tool(), r.call.Attribution.Branch, time.Now()})
 		s.endGuesses(r.server)
 	}
 	s.mu.Unlock()

@@ -56,7 +56,7 @@ type Session struct {
 	pending   map[string]*request   // of the host, by id
 	at        map[*request]struct{} // sent to a server and not over: the host's, and those of batches
 	orderings map[string]*ordering  // of the messages to the host, by server
-	over      map[string]overCall   // the last one at each server
+	over      []overCall            // the latest maxOver, oldest first
 	lost      map[string]int        // connections that were lost soon, in a row, by server
 	questions map[string]*question
 	logLevel  json.RawMessage // params of the last logging/setLevel
@@ -71,7 +71,7 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 func (rt *Router) NewSession(p server.Peer) *Session {
 	p.Principal = cmp.Or(p.Principal, server.LocalPrincipal)
 	s := &Session{
-		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, over: map[string]overCall{}, lost: map[string]int{}, questions: map[string]*question{},
+		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, lost: map[string]int{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]int{}}, changes: map[string]bool{},
 	}
 	s.called("unknown")
@@ -196,12 +196,17 @@ type cause struct {
 
 // overCall is a call that has ended. It may be the cause of a message for lateTime.
 type overCall struct {
+	server string
+	token  string // the wire.TokenKey of its progress token, "" for none
 	tool   string
 	branch *folding.Branch
 	at     time.Time
 }
 
-const lateTime = 5 * time.Second
+const (
+	lateTime = 5 * time.Second
+	maxOver  = 64 // calls of a session
+)
 
 // causeOf returns the cause of a message that came on the stream of r. If r is a guess and other
 // requests are at the same server, the call is not known, and the tool and the branch only if all of them
@@ -210,10 +215,7 @@ func (s *Session) causeOf(r *request, guess bool, server string) cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r == nil || r.call == nil {
-		if last := s.over[server]; time.Since(last.at) < lateTime {
-			return cause{tool: last.tool, branch: last.branch}
-		}
-		return cause{}
+		return s.lateCause(server, "")
 	}
 	found := cause{call: r.call, tool: r.call.Tool(), branch: r.call.Attribution.Branch}
 	if !guess {
@@ -232,6 +234,25 @@ func (s *Session) causeOf(r *request, guess bool, server string) cause {
 		}
 	}
 	return found
+}
+
+// lateCause returns the last call at a server that has ended a moment ago: the one with a progress token,
+// any for "". The caller holds s.mu.
+func (s *Session) lateCause(server, token string) cause {
+	for _, last := range slices.Backward(s.over) {
+		if last.server == server && (token == "" || last.token == token) && time.Since(last.at) < lateTime {
+			return cause{tool: last.tool, branch: last.branch}
+		}
+	}
+	return cause{}
+}
+
+// causeOfProgress returns the cause of a progress notification whose token no open call has. It belongs to
+// a call that is over, never to one that is at the server.
+func (s *Session) causeOfProgress(server string, token []byte) cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lateCause(server, wire.TokenKey(token))
 }
 
 // branchID returns the id of a branch, "" for main.

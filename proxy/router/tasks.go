@@ -21,6 +21,7 @@ type task struct {
 	server string // its key
 	tool   string
 	branch string    // id of the branch that pays for the result; "" in main
+	token  string    // the wire.TokenKey of the progress token of its call; "" for none
 	until  time.Time // when its server may forget it
 	over   bool      // it is cancelled, or the host has its result
 }
@@ -43,6 +44,18 @@ func (ts *tasks) task(id string) task {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	return ts.byID[id]
+}
+
+// ofToken returns the open task of a server whose call has a progress token, the zero value if there is none.
+func (ts *tasks) ofToken(server, token string) task {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, id := range slices.Backward(ts.ids) {
+		if t := ts.byID[id]; token != "" && t.server == server && t.token == token && !t.over {
+			return t
+		}
+	}
+	return task{}
 }
 
 // open reports whether a server works on a task or has its result, any server for "".
@@ -97,6 +110,8 @@ func (ts *tasks) note(result []byte, c *interceptor.Call, modern bool) {
 		if t.tool, t.over = c.Target.Name, false; c.Attribution.Branch != nil {
 			t.branch = c.Attribution.Branch.ID
 		}
+		token, _ := rawjson.Get(c.Target.Params, "_meta", "progressToken")
+		t.token = wire.TokenKey(token)
 	}
 	if ts.byID == nil {
 		ts.byID = map[string]task{}

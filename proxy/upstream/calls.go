@@ -23,7 +23,7 @@ type calls struct {
 	mu     sync.Mutex // not held across a callback
 	last   int64
 	open   map[int64]*call
-	tokens map[string]*call // by tokenKey of the token as the server knows it
+	tokens map[string]*call // by wire.TokenKey of the token as the server knows it
 	using  int              // open calls for which somebody waits
 	since  time.Time        // when the last of them ended
 	closed error            // why no call may begin
@@ -93,15 +93,7 @@ func (t *calls) wireToken(c *call) string {
 	if t.cfg.Host.Modern {
 		return string(c.idLiteral())
 	}
-	return tokenKey(c.token)
-}
-
-// tokenKey makes equal tokens equal strings, however a string is escaped.
-func tokenKey(lit []byte) string {
-	if rawjson.KindOf(lit) == rawjson.String {
-		return `"` + rawjson.Unquote(lit)
-	}
-	return string(lit)
+	return wire.TokenKey(c.token)
 }
 
 // setAbort sets the abort of c. It returns false if c is over.
@@ -278,7 +270,7 @@ func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 		return nil, true
 	}
 	t.mu.Lock()
-	c = t.tokens[tokenKey(lit)]
+	c = t.tokens[wire.TokenKey(lit)]
 	t.mu.Unlock()
 	if !t.cfg.Host.Modern {
 		return c, true

@@ -144,3 +144,11 @@ func CancelledParams(id json.RawMessage, reason string) json.RawMessage {
 	out := append([]byte(`{"requestId":`), id...)
 	return append(rawjson.AppendQuote(append(out, `,"reason":`...), reason), '}')
 }
+
+// TokenKey makes equal progress tokens equal strings, however a string is escaped. It is "" for none.
+func TokenKey(lit []byte) string {
+	if rawjson.KindOf(lit) == rawjson.String {
+		return `"` + rawjson.Unquote(lit)
+	}
+	return string(lit)
+}

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -316,6 +318,56 @@ func TestMessagesAfterTheirCall(t *testing.T) {
 	await("the message of main never arrived", func() bool { return zebras(c.Received()...)%10 == 7 })
 	if got := zebras(c.Received()...); got != 507 {
 		t.Errorf("%d words arrived, want 507", got)
+	}
+}
+
+// Progress of a call that is over is its branch's, also while a call of another branch is at the server.
+func TestLateProgress(t *testing.T) {
+	t.Parallel()
+	for _, transport := range []string{"stdio", "http"} {
+		ctx := testContext(t)
+		g := newGateway(t, fakeConfig(recordFile(t), ""))
+		c := g.connect(ctx, transport, mcpclient.Legacy)
+		call(t, c, ctx, "tools/list", `{}`)
+		own, other := create(t, c, ctx, map[string]any{"budget": 3000}).BranchID, create(t, c, ctx, map[string]any{"budget": 3000}).BranchID
+		file := filepath.Join(t.TempDir(), "go on")
+		_, wait, err := c.Send(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{"wait":%q,"result":{"content":[]},"branch_id":%q},"_meta":{"progressToken":"theirs"}}`, file, other))
+		if err != nil {
+			t.Fatal(err)
+		}
+		call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__log","arguments":{"method":"notifications/progress","params":{"progressToken":"own","progress":1,"message":"@@"},"fill":500,"ms":300,"branch_id":%q},"_meta":{"progressToken":"\u006fwn"}}`, own))
+		tool(t, c, ctx, "fake__text", fmt.Sprintf(`{"text":"x","branch_id":%q}`, other))
+		until(t, "the progress comes", func() bool { return len(g.trace("--kind", "mcp/notification:notifications/progress")) == 1 })
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wait(); err != nil {
+			t.Fatal(err)
+		}
+		if s, o := statusOf(t, c, ctx, own), statusOf(t, c, ctx, other); s.BudgetUsed < 500 || o.BudgetUsed > 200 {
+			t.Errorf("%s: 500 tokens of progress cost their branch %d, and another %d", transport, s.BudgetUsed, o.BudgetUsed)
+		}
+		if got := zebras(c.Received()...); got != 500 {
+			t.Errorf("%s: %d words arrived, want 500", transport, got)
+		}
+	}
+}
+
+// The progress token of a task lasts as long as the task: its branch pays, whatever call is at the server.
+func TestProgressOfTask(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	own, other := create(t, c, ctx, map[string]any{"budget": 3000}).BranchID, create(t, c, ctx, map[string]any{"budget": 3000}).BranchID
+	call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{"result":{"task":{"taskId":"t1","status":"working","ttl":60000}},"branch_id":%q},"task":{},"_meta":{"progressToken":"job"}}`, own))
+	for range 70 { // more than foldgate remembers
+		tool(t, c, ctx, "fake__text", `{"text":"x"}`)
+	}
+	tool(t, c, ctx, "fake__log", fmt.Sprintf(`{"method":"notifications/progress","params":{"progressToken":"job","progress":1,"message":"@@"},"fill":500,"branch_id":%q}`, other))
+	if s, o := statusOf(t, c, ctx, own), statusOf(t, c, ctx, other); s.BudgetUsed < 500 || o.BudgetUsed > 200 {
+		t.Errorf("500 tokens of progress cost the task's branch %d, and another %d", s.BudgetUsed, o.BudgetUsed)
 	}
 }
 
