@@ -65,7 +65,9 @@ type Request struct {
 }
 
 // Receiver takes messages that a server sends while it handles a request. The connection calls it
-// from its reader, in order, so its methods must not block.
+// from its reader, in order, so its methods must not wait for a host or for a server: other responses
+// wait with them. They may wait for the trace, and for the store of the limits, which bounds a wait and
+// is asked no more once it has failed.
 type Receiver interface {
 	// Message takes a notification or a request of the server, before Conn.Call returns. Only a
 	// notification that names no request, on a shared connection, may come a moment later.
@@ -76,7 +78,7 @@ type Receiver interface {
 }
 
 // Handler takes messages of a server that belong to no request. The connection calls it from its
-// reader, in order, so it must not block.
+// reader, in order, so what [Receiver] must not do it must not do either.
 type Handler interface {
 	Unsolicited(wire.Message)
 	// Undelivered is told of a message that goes to no host, for the trace.

@@ -177,7 +177,7 @@ func (rt *Router) undelivered(n interceptor.Notification, server string, r conn.
 
 // received takes a message that a server sent on behalf of r, which is nil if no request is at
 // the server. guess means that the server did not name r. It is called from the connection's
-// reader and does not block.
+// reader, as a [conn.Receiver] is.
 func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
