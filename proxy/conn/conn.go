@@ -67,7 +67,7 @@ type Request struct {
 // Receiver takes messages that a server sends while it handles a request. The connection calls it
 // from its reader, in order, so its methods must not wait for a host or for a server: other responses
 // wait with them. They may wait for the trace, and for the store of the limits, which bounds a wait and
-// is asked no more once it has failed.
+// is not waited for again while it fails.
 type Receiver interface {
 	// Message takes a notification or a request of the server, before Conn.Call returns. Only a
 	// notification that names no request, on a shared connection, may come a moment later.

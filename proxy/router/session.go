@@ -309,6 +309,7 @@ func (rt *Router) Reloaded(before *Settings) {
 		}
 	}
 	for _, s := range rt.Sessions("") {
+		s.subscribed.keep(func(server string) bool { return st.Server(server) != nil })
 		for srv := range s.own.Range {
 			if !slices.Contains(st.Servers, srv.(*upstream.Server)) {
 				s.own.Delete(srv)

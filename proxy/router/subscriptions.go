@@ -255,6 +255,13 @@ func (s *subscriptions) restore(ended map[subscription]int) {
 	maps.Copy(s.open, ended)
 }
 
+// keep forgets the subscriptions at servers that the configuration no longer has.
+func (s *subscriptions) keep(known func(server string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.open, func(sub subscription, _ int) bool { return !known(sub.server) })
+}
+
 // has reports whether there is a subscription to the resource of an update by a server, or to one above it.
 func (s *subscriptions) has(server string, update json.RawMessage) bool {
 	uri, _ := rawjson.GetString(update, "uri")

@@ -505,3 +505,26 @@ func TestNewSecretsLeaveKeptTexts(t *testing.T) {
 		t.Errorf("after the restart the list is %.500s", got)
 	}
 }
+
+// The subscriptions at an upstream that a reload removes end with it. A later upstream of the name does not
+// get them, nor does a restart of that one.
+func TestReloadEndsSubscriptions(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	file := recordFile(t)
+	g := newGateway(t, fakeConfig(file, fakes("kept")[len("upstreams:\n"):]))
+	c := g.connect(ctx, "http", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	call(t, c, ctx, "resources/subscribe", `{"uri":"fake://doc"}`)
+	g.configure(fakes("kept"))
+	g.reload(reloaded)
+	g.configure(fakeConfig(file, ""))
+	g.reload(reloaded)
+	until(t, "the upstream is back", func() bool { return strings.Contains(string(call(t, c, ctx, "tools/list", `{}`).Result), "fake__text") })
+	tool(t, c, ctx, "fake__text", `{"text":"x"}`)
+	tool(t, c, ctx, "fake__crash", `{}`)
+	tool(t, c, ctx, "fake__text", `{"text":"x"}`)
+	if got := recordedMethod(t, file, "resources/subscribe"); len(got) != 1 {
+		t.Errorf("the upstream was asked %d times, want once: %s", len(got), got)
+	}
+}
