@@ -124,9 +124,9 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 	case found.Fit == 0:
 		note = "[no tool has these words; try others, or server alone]"
 	case more == "":
-		note = fmt.Sprintf("[%d tools fit]", found.Fit)
+		note = fmt.Sprintf("[tools that fit: %d]", found.Fit)
 	default:
-		note = fmt.Sprintf("[%d tools fit. Others, without their schemas:]", found.Fit)
+		note = fmt.Sprintf("[tools that fit: %d. Others, without their schemas:]", found.Fit)
 	}
 	note += more + "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
 	late := ""
