@@ -236,14 +236,14 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			}
 			defer set.Close()
 			g, err := set.Show(cmd.Context(), args[0])
-			intact := false
+			var at query.Located
 			if err == nil {
-				_, _, _, intact, _, err = set.Neighbours(cmd.Context(), args[0])
+				at, err = set.Locate(cmd.Context(), args[0])
 			}
 			if done(); err != nil {
 				return err
 			}
-			if !intact {
+			if !at.Intact {
 				fmt.Fprintln(cmd.OutOrStdout(), "CHANGED the record or its payload is not as it was written: foldgate trace verify says which")
 			}
 			return render.WriteGraph(cmd.OutOrStdout(), g)

@@ -68,21 +68,21 @@ func (c *Console) calls(r *request) error {
 // record is the page of one record with its neighbours.
 func (c *Console) record(r *request) error {
 	id := r.PathValue("id")
-	one, before, after, intact, journal, err := c.trace.Neighbours(r.Context(), id)
+	at, err := c.trace.Locate(r.Context(), id)
 	if err != nil {
 		return err
 	}
 	c.recordRead(r, "record", id)
 	g, err := c.trace.Show(r.Context(), id)
 	if _, large := errors.AsType[*query.UsageError](err); large {
-		g = &query.Graph{Record: one} // its chain is too long
+		g = &query.Graph{Record: at.Record} // its chain is too long
 	} else if err != nil {
 		return err
 	}
-	return c.show(r, http.StatusOK, "record", "Record "+number(one.Seq), map[string]any{
-		"R": one, "Before": before, "After": after, "Dir": c.o.Dirs[journal], "Graph": g, "Intact": intact,
-		"Joined": before == nil || one.Prev == before.Hash,
-		"Branch": branchLink(one.Context),
+	return c.show(r, http.StatusOK, "record", "Record "+number(at.Record.Seq), map[string]any{
+		"R": at.Record, "Before": at.Before, "After": at.After, "Dir": c.o.Dirs[at.Journal], "Graph": g, "Intact": at.Intact,
+		"Joined": at.Before == nil || at.Record.Prev == at.Before.Hash,
+		"Branch": branchLink(at.Record.Context),
 	})
 }
 

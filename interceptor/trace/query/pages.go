@@ -379,10 +379,16 @@ func (x *Index) listed(ctx context.Context, q PageQuery, journal int, after curs
 	return out, nil
 }
 
-// Neighbours returns the record with an envelope id, and the records before and after it in its journal,
-// nil at an end. intact means that its hash fits the bytes of its line; journal is the number of the
-// journal in the set. The error can be [ErrNotFound].
-func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace.Record, intact bool, journal int, err error) {
+// Located is a record in its journal.
+type Located struct {
+	Record        *trace.Record
+	Before, After *trace.Record // the records around it, nil at an end
+	Intact        bool          // its hash and digest fit the bytes of its line
+	Journal       int           // its number in the set
+}
+
+// Locate returns the record with an envelope id. The error can be [ErrNotFound].
+func (s Set) Locate(ctx context.Context, id string) (at Located, err error) {
 	for i, x := range s {
 		err = x.retry(ctx, func() (err error) {
 			var n int64
@@ -390,26 +396,26 @@ func (s Set) Neighbours(ctx context.Context, id string) (r, before, after *trace
 			defer func() { lines.file.Close() }()
 			f := Filter{ID: id}
 			db := x.database()
-			if err := f.places(ctx, db, func(at int64, p place) (bool, error) {
+			if err := f.places(ctx, db, func(row int64, p place) (bool, error) {
 				one, err := lines.record(p)
 				if err == nil && one != nil && one.ID == id {
-					r, n = one, at
-					_, intact, err = trace.ParseLine(lines.line[:p.size-1])
+					at.Record, at.Journal, n = one, i, row
+					_, at.Intact, err = trace.ParseLine(lines.line[:p.size-1])
 				}
-				return r == nil, err
-			}); err != nil || r == nil {
+				return at.Record == nil, err
+			}); err != nil || at.Record == nil {
 				return err
 			}
-			if before, err = lines.first(ctx, db, "id < ? ORDER BY id DESC", n); err == nil {
-				after, err = lines.first(ctx, db, "id > ? ORDER BY id", n)
+			if at.Before, err = lines.first(ctx, db, "id < ? ORDER BY id DESC", n); err == nil {
+				at.After, err = lines.first(ctx, db, "id > ? ORDER BY id", n)
 			}
 			return err
 		})
-		if r != nil || err != nil {
-			return r, before, after, intact, i, err
+		if at.Record != nil || err != nil {
+			return at, err
 		}
 	}
-	return nil, nil, nil, false, 0, fmt.Errorf("%.80q: %w", id, ErrNotFound)
+	return at, fmt.Errorf("%.80q: %w", id, ErrNotFound)
 }
 
 // Show is [Index.Show] for the first index that has the message. It sets the Instance of the records.
