@@ -219,6 +219,11 @@ func TestRebuildIsExact(t *testing.T) {
 						u := &user{t: t, ctx: ctx, c: c, rand: rand.New(rand.NewPCG(seed, uint64(round*100+i*10+j)))}
 						wait := fmt.Sprintf("%s.wait%d.", record, pending) // never made
 						wg.Go(func() {
+							for range map[string]int{"alice": 4}[who] { // more calls than the limit tight allows
+								if _, err := c.Call(ctx, "tools/call", `{"name":"fake__echo","arguments":{}}`); err != nil {
+									t.Error(err)
+								}
+							}
 							for range steps {
 								u.step()
 							}
