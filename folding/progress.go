@@ -22,7 +22,7 @@ import (
 //     has done it or not.
 //   - Later writes go to memory, in turns to the two halves of the page, so that one half is always whole.
 //   - A line begins with its checksum. The newer of two valid lines counts.
-//   - An active branch without a valid line counts as spent.
+//   - An active branch without a valid line counts as spent, also if the file is gone.
 type progressFile struct {
 	mu     sync.Mutex // guards the fields below
 	file   *os.File
@@ -88,9 +88,7 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 		if _, ok := f.pages[b.ID]; ok {
 			continue
 		}
-		if len(raw) > 0 { // else the database is of a version that had no such file, or is a copy without it
-			b.BudgetUsed = b.BudgetTotal
-		}
+		b.BudgetUsed = b.BudgetTotal
 		if err := f.add(b); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}

@@ -214,3 +214,26 @@ func TestUncheckedParametersAreWithheld(t *testing.T) {
 		}
 	}
 }
+
+// A call that is cancelled before its parameters or its result are looked at fails with the cause, in both
+// directions. It is no call that a secret or the scrubber stopped.
+func TestCancelledCallIsNotUnsafe(t *testing.T) {
+	b, cause := testBoundary(t), errors.New("cancelled by the host")
+	for _, direction := range []Direction{FromHost, FromUpstream} {
+		for _, when := range []string{"before", "during"} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			if when == "before" {
+				cancel(cause)
+			}
+			c := &Call{Target: Target{Server: "block", Method: "x", Params: []byte(`{}`), Forward: []byte(`{}`)}, Origin: Origin{Direction: direction}}
+			res, err := Scrub(b)(func(context.Context, *Call) (*Result, error) {
+				cancel(cause)
+				return &Result{Body: []byte(`{"a":"` + secret + `"}`)}, nil
+			})(ctx, c)
+			c.Outcome.decide(err)
+			if res != nil || !errors.Is(err, cause) || c.Outcome.Decision != "" {
+				t.Errorf("direction %v, cancelled %s: %v, %v, decision %q; want the cause and no decision", direction, when, res, err, c.Outcome.Decision)
+			}
+		}
+	}
+}

@@ -54,15 +54,19 @@ func Scrub(b *Boundary) Middleware {
 }
 
 // cross passes the parameters or the result of a call through the boundary, and refuses the call if
-// they are withheld or blocked. It hides the engine's error, which may quote the text.
+// they are withheld or blocked. It hides the engine's error, which may quote the text. A call that
+// was cancelled meanwhile fails with the cause.
 func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, inbound bool, part string) error {
 	if inbound {
 		b.Inbound(ctx, m)
 	} else {
 		b.Outbound(ctx, m)
 	}
-	if m.Verdict < Blocked {
+	switch {
+	case m.Verdict < Blocked:
 		return nil
+	case m.Verdict == Withheld && ctx.Err() != nil: // the call is over, so it was not looked at
+		return b.scrubError(ctx, context.Cause(ctx))
 	}
 	r := &Refusal{Reason: trace.ReasonUnsafe, Code: "scrubbing_failed", Status: 500, Err: m.Err}
 	switch {
