@@ -88,7 +88,7 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 		if _, ok := f.pages[b.ID]; ok {
 			continue
 		}
-		b.BudgetUsed = b.BudgetTotal
+		spend(&b)
 		if err := f.add(b); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
@@ -226,9 +226,14 @@ func (f *progressFile) read(b *Branch) error {
 	if p := decodePage(raw[:n]); p.ID == b.ID {
 		b.BudgetUsed, b.Activity = p.Used, p.Activity
 	} else {
-		b.BudgetUsed = b.BudgetTotal
+		spend(b)
 	}
 	return nil
+}
+
+// spend makes a branch count as spent: nothing says what it has used.
+func spend(b *Branch) {
+	b.BudgetUsed, b.Activity.LastError = b.BudgetTotal, "what the branch has used is lost: its line in foldgate.db.progress is missing or damaged"
 }
 
 // remove takes the page of a branch whose end is stored, and empties it: it may have the text of an error.

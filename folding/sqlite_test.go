@@ -1,7 +1,9 @@
 package folding_test
 
 import (
+	"bytes"
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -155,6 +157,48 @@ func TestProgressPages(t *testing.T) {
 	}
 	if active, err := repo.Active(ctx); err != nil || len(active) != 2 || active[0].BudgetUsed+active[1].BudgetUsed != list[1].BudgetUsed+list[2].BudgetTotal {
 		t.Errorf("Active = %+v, %v", active, err)
+	}
+}
+
+// A branch whose progress is lost, in both lines or with the whole file, gets no tokens back: it is spent and says why.
+func TestLostProgress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	repo := openDB(t, path)
+	b := sample("br_a", time.Now())
+	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+		t.Fatal(err)
+	}
+	b.BudgetUsed += 5
+	if err := repo.Progress(b); err != nil {
+		t.Fatal(err)
+	}
+	repo.Close()
+	good, err := os.ReadFile(path + ".progress")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"removed": nil, "zero": make([]byte, len(good))}
+	for at := 0; at < 128; at += 8 { // both lines are longer
+		files[fmt.Sprintf("cut at %d", at)] = good[:at]
+		raw := bytes.Clone(good)
+		raw[at], raw[len(raw)/2+at] = raw[at]^1, raw[len(raw)/2+at]^1
+		files[fmt.Sprintf("byte %d changed", at)] = raw
+	}
+	for name, raw := range files {
+		if err := os.Remove(path + ".progress"); err != nil {
+			t.Fatal(err)
+		}
+		if raw != nil {
+			if err := os.WriteFile(path+".progress", raw, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		repo := openDB(t, path)
+		got, ok, err := repo.Get(ctx, b.ID)
+		if !ok || err != nil || got.BudgetUsed != b.BudgetTotal || !strings.Contains(got.Activity.LastError, "progress") {
+			t.Errorf("%s: used %d of %d, %+v, %v; want all and why", name, got.BudgetUsed, got.BudgetTotal, got.Activity, err)
+		}
+		repo.Close()
 	}
 }
 

@@ -119,7 +119,7 @@ func TestLateConclusionsCorrelate(t *testing.T) {
 
 // stateParts are the files of a state directory that a process can die between.
 var stateParts = map[string][]string{
-	"books": {"foldgate.db", "foldgate.db-wal"},
+	"books": {"foldgate.db", "foldgate.db-wal", "foldgate.db.progress"},
 	"trace": {"trace/head.json", "trace/trace-000000000000001.jsonl", "trace/lock"}, // the head may be behind, not ahead
 }
 
