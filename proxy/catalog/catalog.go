@@ -34,12 +34,20 @@ const (
 )
 
 // kinds has, for each list, its method, the member with the items, the member that names an item,
-// and the capability that offers it.
-var kinds = [Kinds]struct{ method, items, id, capability string }{
-	Tools:     {"tools/list", "tools", "name", "tools"},
-	Prompts:   {"prompts/list", "prompts", "name", "prompts"},
-	Resources: {"resources/list", "resources", "uri", "resources"},
-	Templates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources"},
+// the capability that offers it, and another member that each item has by the protocol, "" for none.
+var kinds = [Kinds]struct{ method, items, id, capability, needs string }{
+	Tools:     {"tools/list", "tools", "name", "tools", "inputSchema"},
+	Prompts:   {"prompts/list", "prompts", "name", "prompts", ""},
+	Resources: {"resources/list", "resources", "uri", "resources", "name"},
+	Templates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources", "name"},
+}
+
+// memberTypes are the JSON types that the protocol gives to members of items.
+var memberTypes = map[string]rawjson.Kind{
+	"name": rawjson.String, "title": rawjson.String, "description": rawjson.String,
+	"uri": rawjson.String, "uriTemplate": rawjson.String, "mimeType": rawjson.String, "size": rawjson.Number,
+	"inputSchema": rawjson.Object, "annotations": rawjson.Object, "execution": rawjson.Object, "_meta": rawjson.Object,
+	"arguments": rawjson.Array, "icons": rawjson.Array,
 }
 
 // Method returns the method that reads the list.
@@ -162,11 +170,19 @@ type Clash struct {
 	First, Second string // the keys of the servers; First may be "foldgate"
 }
 
+// Unreadable is an item of a server's list that hosts do not see, because a typed host would refuse
+// the whole list, with the items of all servers.
+type Unreadable struct {
+	Server, Name string // the key of the server, and its own name for the item; "" if it has none
+	Why          string
+}
+
 // Catalog is one merged list as hosts see it. It is not changed once it is made.
 type Catalog struct {
-	Rules   *Rules   // by which it was made
-	Order   []string // the shown names in the order of the list
-	Clashes []Clash
+	Rules      *Rules   // by which it was made
+	Order      []string // the shown names in the order of the list
+	Clashes    []Clash
+	Unreadable []Unreadable
 	// Lists are the lists that it was merged from, in the configuration's order; nil for a server
 	// that is missing.
 	Lists []*List
@@ -227,6 +243,10 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 		}
 		for _, raw := range l.Items {
 			shown, e, ok := r.Entry(k, r.keys[i], raw)
+			if why := unreadable(k, raw); why != "" {
+				name, _ := rawjson.GetString(raw, kinds[k].id)
+				c.Unreadable = append(c.Unreadable, Unreadable{r.keys[i], name, why})
+			}
 			if !ok {
 				continue
 			}
@@ -243,11 +263,11 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 }
 
 // Entry returns the entry of one item of a server's list and the name under which hosts see it. ok
-// is false for an item that is not shown, such as one of a server that is no longer configured.
+// is false for an item that is not shown, such as an unreadable one, or one of a server that is no longer configured.
 func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
 	u := r.cfg.Upstreams[server] // a reload may remove one while its list is on the way
-	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) {
+	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) || unreadable(k, raw) != "" {
 		return "", Entry{}, false
 	}
 	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
@@ -267,6 +287,22 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 		}
 	}
 	return shown, e, true
+}
+
+// unreadable returns why a typed host can't read an item, "" if it can. An optional member may be null.
+func unreadable(k Kind, item []byte) string {
+	for _, name := range [...]string{kinds[k].id, kinds[k].needs} {
+		if v, _ := rawjson.Get(item, name); name != "" && rawjson.KindOf(v) != memberTypes[name] {
+			return name + " is missing or of another type"
+		}
+	}
+	for m := range rawjson.Members(item) {
+		want, known := memberTypes[m.Name()]
+		if got := rawjson.KindOf(m.Value); known && got != want && got != rawjson.Null {
+			return m.Name() + " is of another type"
+		}
+	}
+	return ""
 }
 
 // Unlisted returns the entry of a tool of a server that has no list yet, by the prefix of its name.

@@ -175,7 +175,7 @@ func TestListed(t *testing.T) {
 		l.AddPage([]byte(`{"tools":[`+items+`],"ttlMs":7}`), catalog.Tools)
 		return catalog.NewRules(cfg, own).Merge(catalog.Tools, []*catalog.List{&l})
 	}
-	const one, two = `{"name":"a"}`, `{"name":"a"},{"name":"b"}`
+	const one, two = `{"name":"a","inputSchema":{}}`, `{"name":"a","inputSchema":{}},{"name":"b","inputSchema":{}}`
 	for _, tt := range []struct {
 		mode   string
 		always []string

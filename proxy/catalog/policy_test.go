@@ -80,7 +80,7 @@ func TestForRemembersManyCallers(t *testing.T) {
 		{Name: "analysts", Who: policy.Who{Role: "analyst"}, Allow: []string{"up__a"}},
 		{Name: "own", Allow: []string{"**"}, When: "tool == 'up__' + principal"},
 	}})
-	l := &List{Items: []json.RawMessage{[]byte(`{"name":"a"}`), []byte(`{"name":"b"}`)}}
+	l := &List{Items: []json.RawMessage{[]byte(`{"name":"a","inputSchema":{}}`), []byte(`{"name":"b","inputSchema":{}}`)}}
 	c := r.Merge(Tools, []*List{l})
 	caller := func(i int) interceptor.Identity {
 		return interceptor.Identity{Principal: "p" + strconv.Itoa(i), Roles: [][]string{{"analyst"}, nil}[i%2]}

@@ -59,6 +59,27 @@ func toolItem(name string) string {
 	return fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name)
 }
 
+// A tool that typed hosts can't read does not take the others away from them.
+func TestUnreadableTool(t *testing.T) {
+	t.Parallel()
+	good, bad := newPlayer(t, "stdio", mcpclient.Legacy, hello("")), newPlayer(t, "stdio", mcpclient.Legacy, hello(""))
+	good.script = func(m mcpclient.Message) string {
+		return map[string]string{"tools/list": `{"tools":[` + toolItem("a") + `]}`}[m.Method]
+	}
+	bad.script = func(m mcpclient.Message) string {
+		return map[string]string{"tools/list": `{"tools":[{"name":"b","inputSchema":null},7,{"name":"c","inputSchema":{},"description":["d"]},` + toolItem("d") + `]}`}[m.Method]
+	}
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  bad: {%s}\n  good: {%s}\n", bad.config, good.config))
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		if got := names(t, g.connect(testContext(t), "stdio", era), "tools/list", "tools", "name"); !slices.Equal(got, []string{"bad__d", "good__a"}) {
+			t.Errorf("%s: hosts see %v", era, got)
+		}
+	}
+	if said := g.output("check"); strings.Count(said, "is not shown") != 3 {
+		t.Errorf("foldgate check says %s", said)
+	}
+}
+
 // TestCatalog: many pages, two upstreams, names that clash, are too long, are
 // denied; in the order of the configuration, the same for every host.
 func TestCatalog(t *testing.T) {
