@@ -12,8 +12,12 @@ var ownCapabilities = []string{"tools", "prompts", "resources", "logging", "comp
 // anyCapability is what a server may have before anything is known of it.
 const anyCapability = `{"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
 
+// objectCapabilities are the other capabilities that the protocol knows: objects with objects.
+var objectCapabilities = []string{"experimental", "extensions", "tasks"}
+
 // Capabilities returns the union of the capabilities of all servers. servers are their capabilities
-// objects, nil if unknown. Lists can always change, because a server may come and go.
+// objects, nil if unknown. Lists can always change, because a server may come and go. What is no object where
+// the protocol wants one is left out: a typed host would refuse the answer to initialize.
 func Capabilities(servers [][]byte) []byte {
 	out := []byte(`{"tools":{"listChanged":true}}`)
 	for i, capabilities := range servers {
@@ -47,9 +51,17 @@ func Capabilities(servers [][]byte) []byte {
 	}
 	for _, capabilities := range servers {
 		for m := range rawjson.Members(capabilities) {
-			if name := m.Name(); !slices.Contains(ownCapabilities, name) {
-				out = mergeMember(out, name, m.Value)
+			name, value := m.Name(), m.Value
+			if slices.Contains(ownCapabilities, name) {
+				continue
 			}
+			if slices.Contains(objectCapabilities, name) {
+				if rawjson.KindOf(value) != rawjson.Object {
+					continue
+				}
+				value = rawjson.DeleteFunc(value, func(part rawjson.Member) bool { return rawjson.KindOf(part.Value) != rawjson.Object })
+			}
+			out = mergeMember(out, name, value)
 		}
 	}
 	return out
