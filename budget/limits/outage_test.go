@@ -271,7 +271,13 @@ func TestReplacedFile(t *testing.T) {
 			t.Errorf("take %s: %+v, %v, want %d calls", id, a, err, want)
 		}
 	}
-	for i := range int64(3) {
+	listed := func(s Store, want int64) {
+		t.Helper()
+		if all, err := s.List(t.Context(), "k"); err != nil || len(all) != 1 || all[0].Calls != want {
+			t.Errorf("the file has %v, %v, want %d calls", all, err, want)
+		}
+	}
+	for i := range int64(4) {
 		take(restored, fmt.Sprint("r", i), i+1)
 	}
 	if err := restored.Close(); err != nil {
@@ -288,13 +294,13 @@ func TestReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	take(s, "c", 3)
+	listed(s, 3)
 	if err := errors.Join(sqlitedb.Remove(path), os.Rename(other, path)); err != nil {
 		t.Fatal(err)
 	}
-	take(s, "d", 4)
-	if all, err := of(path).List(t.Context(), "k"); err != nil || len(all) != 1 || all[0].Calls != 4 {
-		t.Errorf("the file has %v, %v", all, err)
-	}
+	listed(s, 4) // also before something is written
+	take(s, "d", 5)
+	listed(of(path), 5)
 }
 
 // hanging is a store that grants all, or hangs.

@@ -162,8 +162,7 @@ func (w writer) BeginTx(ctx context.Context, o *sql.TxOptions) (tx *sql.Tx, err 
 // follow opens the file again if another one is in its place, or none: it was restored, or it is to
 // be built again.
 func (f *file) follow(ctx context.Context) error {
-	now, err := os.Stat(f.path)
-	if err == nil && os.SameFile(now, f.opened) {
+	if f.current() {
 		return nil
 	}
 	before := file{db: f.database(), conn: f.conn, stmts: f.stmts}
@@ -172,6 +171,15 @@ func (f *file) follow(ctx context.Context) error {
 	}
 	f.stmts, f.answers, f.order = map[stmt]*sql.Stmt{}, map[string]memory{}, nil
 	return before.release()
+}
+
+// current reports whether the file that is open is in its place.
+func (f *file) current() bool {
+	f.mu.Lock()
+	opened := f.opened
+	f.mu.Unlock()
+	now, err := os.Stat(f.path)
+	return err == nil && os.SameFile(now, opened)
 }
 
 // release closes the file. SQLite moves the log into it, unless a statement is left open.
@@ -515,6 +523,11 @@ func (f *file) tidy(ctx context.Context) {
 }
 
 func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error) {
+	if !f.current() {
+		if err := f.Delete(ctx, []string{}); err != nil { // each write follows
+			return nil, err
+		}
+	}
 	query, args := "SELECT key, bucket, tokens, calls FROM counters", make([]any, len(keys))
 	for i, key := range keys {
 		args[i] = key
