@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -116,23 +117,36 @@ agent is told that the operator ended it, and why. The trace has both.`,
 
 func newBudgets(a *app) *cobra.Command {
 	var asJSON bool
+	var limit, subject string
 	cmd := a.operating(&cobra.Command{
 		Use:   "budgets",
 		Short: "Show what the limits of running gateways have left",
 		Long: `Show each limit of budgets.limits with what is used and left, for each subject
 with use in its window. Gateways with one store count together.`,
-		Example: "  foldgate budgets\n  foldgate budgets --json",
+		Example: "  foldgate budgets\n  foldgate budgets --subject data-7\n  foldgate budgets --limit main --json",
 		Args:    cobra.NoArgs,
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return noneEmpty(cmd) },
 		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			states, err := found[0].Budgets(cmd.Context()) // all use one store
 			if err != nil {
 				return err
 			}
+			states = slices.DeleteFunc(states, func(s control.Budget) bool {
+				of := subjectOf(s)
+				return limit != "" && s.Limit != limit || subject != "" && of != subject && !strings.HasSuffix(of, " "+subject)
+			})
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), append([]control.Budget{}, states...))
 			}
 			if len(states) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "No limit has been used in its window.")
+				which, by := "limit", ""
+				if limit != "" {
+					which = fmt.Sprintf("limit %q", limit)
+				}
+				if subject != "" {
+					by = fmt.Sprintf(" by %q", subject)
+				}
+				render.Printf(cmd.OutOrStdout(), "No %s has been used%s in its window.\n", which, by)
 				return nil
 			}
 			rows := [][]string{{"LIMIT", "SUBJECT", "UNIT", "USED", "LEFT", "TOTAL", "ACTION", "RESET"}}
@@ -141,13 +155,9 @@ with use in its window. Gateways with one store count together.`,
 				if s.Reset != nil {
 					reset = s.Reset.Format(time.RFC3339)
 				}
-				subject := cmp.Or(s.Subject, "none") // such as of a principal without a team
-				if s.Per == "all" {
-					subject = "all"
-				}
 				for _, u := range s.Uses() {
 					rows = append(rows, []string{
-						s.Limit, subject, u.Unit, strconv.FormatInt(u.Used, 10), strconv.FormatInt(u.Left(), 10),
+						s.Limit, subjectOf(s), u.Unit, strconv.FormatInt(u.Used, 10), strconv.FormatInt(u.Left(), 10),
 						strconv.FormatInt(u.Total, 10), s.Action, reset,
 					})
 				}
@@ -156,6 +166,8 @@ with use in its window. Gateways with one store count together.`,
 		}),
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&limit, "limit", "", "only the counts of this limit")
+	cmd.Flags().StringVar(&subject, "subject", "", "only the counts of this subject, as the table prints it; its last word suffices")
 	cmd.AddCommand(a.operating(&cobra.Command{
 		Use:   "reset LIMIT [SUBJECT]",
 		Short: "Set what was used of a limit to 0, for one subject or for all",
@@ -175,6 +187,14 @@ suffices if no other subject ends with it.`,
 	}))
 	cmd.AddCommand(newRebuild(a))
 	return cmd
+}
+
+// subjectOf returns the subject of a count as the table prints it.
+func subjectOf(b control.Budget) string {
+	if b.Per == "all" {
+		return "all"
+	}
+	return cmp.Or(b.Subject, "none") // such as of a principal without a team
 }
 
 func newRebuild(a *app) *cobra.Command {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -255,6 +256,25 @@ func TestOperatorAndLimits(t *testing.T) {
 	}
 	if allowed() != 3 {
 		t.Error("after the reset there are not 3 calls")
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string // the limits and subjects, else the message
+	}{
+		{nil, 0, "some alice|some bob|many all|own " + alice.Session()}, {[]string{"--limit", "some"}, 0, "some alice|some bob"}, {[]string{"--subject", "alice"}, 0, "some alice"}, {[]string{"--subject", "all"}, 0, "many all"}, {[]string{"--subject", "alice", "--limit", "many"}, 0, `No limit "many" has been used by "alice" in its window.`},
+		{[]string{"--limit", "few"}, 0, `No limit "few" has been used in its window.`}, {[]string{"--subject", ""}, 2, "--subject: is empty"}, {[]string{"--subject", alice.Session()}, 0, "own " + alice.Session()}, {[]string{"--limit", "few", "--json"}, 0, "[]"},
+	} {
+		out, code := g.operate(append([]string{"budgets"}, tt.args...)...)
+		var rows []string
+		for _, line := range strings.Split(out, "\n")[1:] {
+			if f := strings.Fields(line); len(f) > 1 {
+				rows = append(rows, f[0]+" "+f[1])
+			}
+		}
+		if got := cmp.Or(strings.Join(rows, "|"), strings.TrimSpace(out)); code != tt.code || got != tt.want && (code == 0 || !strings.Contains(got, tt.want)) {
+			t.Errorf("budgets %v: %d %q, want %q", tt.args, code, got, tt.want)
+		}
 	}
 	var did []string
 	for _, r := range traceAs[struct {
