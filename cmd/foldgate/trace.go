@@ -40,6 +40,7 @@ type traceFlags struct {
 	seq      string
 	format   string
 	follow   bool
+	newest   bool
 	json     bool
 	by       []string
 }
@@ -64,6 +65,7 @@ running meanwhile. foldgate stats sums up the same records.`,
 	t.placeFlags(cmd)
 	t.filterFlags(cmd)
 	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many records")
+	cmd.Flags().BoolVar(&t.newest, "newest", false, "from the newest record to the oldest")
 	cmd.Flags().StringVar(&t.format, "format", render.Table, "one of "+strings.Join(render.Formats(), ", "))
 	cmd.Flags().BoolVarP(&t.follow, "follow", "f", false, "print what is there, then each new record, until interrupted")
 	cmd.AddCommand(t.contexts(), t.show(), t.verify(), t.erase())
@@ -77,6 +79,12 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	}
 	if t.follow && !render.Streams(t.format) {
 		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
+	}
+	switch {
+	case t.newest && t.follow:
+		return usageError{errors.New("--newest can't be combined with --follow")}
+	case t.newest && !render.Streams(t.format):
+		return usageError{fmt.Errorf("--format %s has an order of its own and can't be combined with --newest; use table, jsonl or mew", t.format)}
 	}
 	done := t.app.working(cmd, cmd.CommandPath())
 	defer done()
@@ -123,8 +131,11 @@ func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Re
 	}
 	filter := t.filter
 	filter.Limit = limit
-	if t.follow {
+	switch {
+	case t.follow:
 		return query.Follow(cmd.Context(), dirs, filter), nil
+	case t.newest:
+		return query.SelectNewest(cmd.Context(), dirs, filter), nil
 	}
 	return query.SelectAll(cmd.Context(), dirs, filter), nil
 }

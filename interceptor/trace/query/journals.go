@@ -53,6 +53,39 @@ func SelectAll(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Re
 	})
 }
 
+// SelectNewest is [SelectAll] from the newest record to the oldest. It needs the indexes, and refuses NoIndex.
+// It refuses Chain and Orphans, too, which look at all records.
+func SelectNewest(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Record, error] {
+	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
+		if f.Chain != "" || f.Orphans || f.NoIndex {
+			return Usagef("newest", "can't be combined with --chain, --orphans or --no-index")
+		}
+		set, err := OpenAll(ctx, dirs)
+		if err != nil {
+			return err
+		}
+		defer set.Close()
+		if err := set.Refresh(ctx); err != nil {
+			return err
+		}
+		q := PageQuery{Filter: f, Order: Newest, Size: 100, Wait: time.Hour}
+		for {
+			p, err := set.Page(ctx, q)
+			if err != nil {
+				return err
+			}
+			for _, r := range p.Records {
+				if !yield(r) {
+					return nil
+				}
+			}
+			if q.After = p.Next; q.After == "" {
+				return nil
+			}
+		}
+	})
+}
+
 // followInterval is how often [Follow] looks for new records.
 const followInterval = 200 * time.Millisecond
 

@@ -113,6 +113,39 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestSelectNewest: the records of SelectAll, of one journal in the other order.
+func TestSelectNewest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 5))
+	_, dirs := randomSet(t, rng, 300)
+	for i := range 60 {
+		f := randomFilter(rng)
+		if f.Validate() != nil || f.Chain != "" || f.Orphans || f.NoIndex {
+			continue
+		}
+		one := dirs[i%len(dirs):][:1]
+		var want, got []string
+		for r, err := range SelectAll(t.Context(), one, f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, r.Hash)
+		}
+		slices.Reverse(want)
+		if f.Limit = i % 7; f.Limit > 0 {
+			want = want[:min(f.Limit, len(want))]
+		}
+		for r, err := range SelectNewest(t.Context(), one, f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, r.Hash)
+		}
+		if d := gocmp.Diff(want, got); d != "" {
+			t.Errorf("%+v: %s", f, d)
+		}
+	}
+}
+
 // TestSums: sums by any dimensions are those that the records give.
 func TestSums(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
