@@ -122,7 +122,17 @@ func (g *Gateway) open(o engine.Options) (err error) {
 	if err != nil {
 		err = errors.Join(err, g.Engine.Abandon(g.lifetime))
 	}
+	if err == nil {
+		g.tellOnlyRecords()
+	}
 	return err
+}
+
+// tellOnlyRecords logs that the policy in force refuses nothing.
+func (g *Gateway) tellOnlyRecords() {
+	if f, ok := g.settings.Load().Config.OnlyRecords(); ok {
+		g.Log.Warn("the policy only records", "because", f.Error())
+	}
 }
 
 // openLimits makes the limits of st. Limits that are in force already stay as they are.

@@ -50,6 +50,7 @@ func (g *Gateway) Reload() (done control.Reloaded, err error) {
 	if len(done.Restart) > 0 {
 		g.Log.Warn("these keys take effect only after a restart, and stay as they were", "keys", done.Restart)
 	}
+	g.tellOnlyRecords()
 	g.Recorder.Configuration(configured{"reload", version.String(), done.Config, done.Changed, done.Restart})
 	return done, nil
 }

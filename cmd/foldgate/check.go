@@ -59,6 +59,9 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 			for _, f := range cfg.WithoutEffect() {
 				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Error())
 			}
+			if f, ok := cfg.OnlyRecords(); ok {
+				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Error())
+			}
 			if n := report.Failed(); n > 0 {
 				hint := "; -v shows what their programs print"
 				if a.verbose {

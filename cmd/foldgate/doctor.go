@@ -169,6 +169,9 @@ func (d *doctor) configuration() (usable bool) {
 	for _, f := range cfg.WithoutEffect() {
 		d.add(levelWarn, "configuration", "set listen, or remove the key", "%s", f.Error())
 	}
+	if f, ok := cfg.OnlyRecords(); ok {
+		d.add(levelWarn, "configuration", "remove the key when foldgate trace --reason policy shows only what the policy should refuse", "%s", f.Error())
+	}
 	return true
 }
 

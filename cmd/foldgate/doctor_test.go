@@ -221,6 +221,7 @@ var ailments = []struct {
 	}, levelFault, "names", `list_directory is offered by a and by b`, `give b a prefix`},
 	{"glob fits nothing", func(p *patient) { p.configure("run: {allow: [nope]}") }, levelWarn, "names", `run.allow: "nope" fits no tool`, `correct the key`},
 	{"memory tool fits nothing", func(p *patient) { p.configure("folding: {remember: {tool: nosuch__x}}") }, levelWarn, "names", `folding.remember.tool: "nosuch__x" fits no tool`, `correct the key`},
+	{"policy only records", func(p *patient) { p.configure("policy: {action: warn}") }, levelWarn, "configuration", `line 2: policy.action: is warn: the policy hides and refuses nothing`, `foldgate trace --reason policy`},
 	{"principals on stdio", func(p *patient) { p.configure("principals: {alice: {token: 0123456789abcdef}}") }, levelWarn, "configuration", `line 2: principals: alice can't call: on stdio every host is the principal "local"`, `set listen`},
 	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `the definitions of 6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
 

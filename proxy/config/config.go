@@ -720,6 +720,14 @@ func (c Config) WithoutEffect() (faults []Fault) {
 	return c.Locate(faults)
 }
 
+// OnlyRecords returns what to tell the operator about a policy that refuses nothing. ok is false without one.
+func (c Config) OnlyRecords() (f Fault, ok bool) {
+	if c.Policy.Action != "warn" {
+		return f, false
+	}
+	return c.Locate([]Fault{{Key: "policy.action", Msg: "is warn: the policy hides and refuses nothing, and the trace has what it would refuse"}})[0], true
+}
+
 // Complete returns who a caller is: as its token says if an issuer signed that, else as the
 // configuration says.
 func (c *Config) Complete(id interceptor.Identity) interceptor.Identity {

@@ -188,6 +188,9 @@ func TestPolicyWarns(t *testing.T) {
 			if out := g.output("check", "--as", "bob"); !strings.Contains(out, "(rule only-alice would hide it") {
 				t.Errorf("check does not say what would be hidden:\n%s", out)
 			}
+			if out := g.output("check"); !strings.Contains(out, "policy.action: is warn") || !strings.Contains(g.log.String(), "the policy only records") {
+				t.Errorf("neither check nor the log may pass over it:\n%s", out)
+			}
 			tool(t, bob, ctx, "fake__pid", `{}`)
 			tool(t, bob, ctx, "fake__text", `{"text":"hi"}`) // the policy allows it
 			tool(t, bob, ctx, "fake__echo", `{"sql":"SELECT"}`)
