@@ -681,6 +681,21 @@ func TestStoredLogins(t *testing.T) {
 	}
 }
 
+// A key file that the configuration names is never made: it may be on a volume that is not mounted. Nobody is
+// asked to log in before it is there.
+func TestLoginsKeyFileMissing(t *testing.T) {
+	t.Parallel()
+	gd := newGuarded(t, newAuthServer(t))
+	g := newGateway(t, byPerson(gd, "", "logins: {key_file: nokey}\n"))
+	out, err := g.login("fake", "--wait", "5s")
+	if err == nil || strings.Contains(out, "Open this URL") || !strings.Contains(out, "logins.key_file") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(g.dir, "nokey")); err == nil {
+		t.Error("foldgate has made the file")
+	}
+}
+
 // A host on this machine that can show a URL to its person gets one, at once; when the person has logged
 // in there, the call works. Others get the command.
 func TestLoginByURL(t *testing.T) {

@@ -48,7 +48,7 @@ type Logins struct {
 
 // New returns the logins of a gateway, or of a command of its operator.
 func New(c config.Config, log *slog.Logger) *Logins {
-	ls := &Logins{all: map[string]*Login{}, log: log, path: c.Path, store: &store{dir: c.LoginsPath(), keyFile: c.KeyPath(), key: c.Logins.Key}}
+	ls := &Logins{all: map[string]*Login{}, log: log, path: c.Path, store: &store{dir: c.LoginsPath(), keyFile: c.KeyPath(), given: c.Logins.KeyFile != "", key: c.Logins.Key}}
 	ls.lifetime, ls.end = context.WithCancel(context.Background())
 	return ls
 }

@@ -34,6 +34,9 @@ func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) 
 			l.refused(err.Error())
 		}
 	}()
+	if err := l.of.store.ready(); err != nil {
+		return nil, err
+	}
 	s, asks, err := l.find(ctx)
 	switch {
 	case err != nil:

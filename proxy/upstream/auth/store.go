@@ -24,6 +24,7 @@ import (
 // directory share it.
 type store struct {
 	dir, keyFile string
+	given        bool // keyFile is named in the configuration
 	key          config.Secret
 }
 
@@ -51,6 +52,15 @@ func fileOf(upstream, principal string) string {
 }
 
 const sealVersion = 1
+
+// ready returns why no login could be stored.
+func (s *store) ready() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	_, err := s.cipher(true)
+	return err
+}
 
 // lock makes this process the only one that changes a login.
 func (s *store) lock(ctx context.Context, file string) (unlock func(), err error) {
@@ -116,11 +126,12 @@ func (s *store) remove(file string) (bool, error) {
 }
 
 // cipher returns the cipher of the store. If no key is configured and there is none yet, create makes it.
+// A key file that is configured is never made: it may be on a volume that is not mounted.
 func (s *store) cipher(create bool) (cipher.AEAD, error) {
 	key := string(s.key)
 	if key == "" {
 		text, err := os.ReadFile(s.keyFile)
-		if errors.Is(err, fs.ErrNotExist) && create {
+		if errors.Is(err, fs.ErrNotExist) && create && !s.given {
 			if err = atomicfile.Write(s.keyFile+".made", []byte(rand.Text()+rand.Text()), 0o600); err == nil {
 				_ = os.Link(s.keyFile+".made", s.keyFile) // another process may have been faster
 				_ = os.Remove(s.keyFile + ".made")
@@ -128,7 +139,7 @@ func (s *store) cipher(create bool) (cipher.AEAD, error) {
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the key of the logins (logins.key_file): %w", err)
+			return nil, fmt.Errorf("the key of the logins (logins.key_file): %w: restore the file, or make one by `openssl rand -hex 32` and log in again", err)
 		}
 		if key = strings.TrimSpace(string(text)); len(key) < 32 {
 			return nil, fmt.Errorf("the key of the logins, %s, has %d characters, fewer than 32; `openssl rand -hex 32` makes a good one", s.keyFile, len(key))
