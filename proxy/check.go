@@ -52,6 +52,7 @@ type UpstreamReport struct {
 	Tools              []ToolReport // the ones that hosts see
 	Prompts, Resources int          // how many it has
 	Err                error        // why the upstream can't be used; nil if it can
+	LoginFails         bool         // Err is about foldgate's login there
 }
 
 // ToolReport is one tool as hosts see it.
@@ -220,10 +221,11 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 	for i, srv := range st.Servers {
 		info, _ := srv.Info()
 		fault := faults[srv.Key]
+		_, lacking := errors.AsType[*upstream.LoginError](fault)
 		if fault != nil { // it may quote the server, and a URL of the configuration
 			fault = errors.New(g.Boundary.Text(fault.Error()))
 		}
-		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault}
+		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault, LoginFails: lacking}
 		at[srv.Key] = &r.Upstreams[i]
 	}
 	for _, shown := range list.Order {

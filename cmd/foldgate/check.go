@@ -139,6 +139,10 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 	switch c := cfg.Upstreams[u.Name]; {
 	case says("foldgate login"): // it says what to do
 		return "Then check again."
+	case u.LoginFails && says("the caller's own token"):
+		return "This command has no caller's token: only a call of a host shows whether it works."
+	case u.LoginFails:
+		return "Correct " + at + ".auth, or the client at the authorization server; see docs/logins.md."
 	case says("E404", "No matching distribution", "not found in the package registry"):
 		return "The registry has no such package: correct the package's name in " + at + ".command."
 	case says("(--wait)"):

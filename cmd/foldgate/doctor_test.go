@@ -212,6 +212,9 @@ var ailments = []struct {
 		p.configure("upstreams: {a: {url: '" + strings.Replace(p.refuse(404), "http:", "https:", 1) + "/mcp'}}")
 	}, levelFault, "upstream", `^a: .*HTTP response to HTTPS client`, `speaks no TLS: write http:// in upstreams.a.url`},
 	{"token wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp'}}") }, levelFault, "upstream", `^a: .*401`, `headers or auth under upstreams.a`},
+	{"login fails", func(p *patient) {
+		p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp', auth: {client_credentials: {client_id: x, private_key_file: nokey.pem}, issuer: 'http://127.0.0.1:1'}}}")
+	}, levelFault, "upstream", `^a: .*login: `, `Correct upstreams.a.auth, or the client`},
 	{"path wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(404) + "/mcp'}}") }, levelFault, "upstream", `^a: .*404`, `correct upstreams.a.url`},
 	{"login missing", func(p *patient) {
 		p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp', auth: {authorization_code: {}}}}")

@@ -192,8 +192,12 @@ func (h *httpConn) readWhole(c *call, resp *http.Response) error {
 	wire.OneLine(body)
 	if resp.StatusCode/100 != 2 {
 		if m, err := wire.ParseMessage(body); err == nil && m.Error != nil && m.Method == "" {
-			h.calls.resolve(c.id, m, nil, c)
-			return nil
+			said, ok := rawjson.GetString(m.Error, "message")
+			if resp.StatusCode != http.StatusUnauthorized || !ok {
+				h.calls.resolve(c.id, m, nil, c)
+				return nil
+			}
+			body = []byte(said)
 		}
 		return newStatusError(h.cfg, resp, body)
 	}
@@ -439,7 +443,7 @@ func (h *httpConn) check(resp *http.Response) error {
 	return newStatusError(h.cfg, resp, body)
 }
 
-// statusError is an HTTP response that is neither success nor JSON-RPC.
+// statusError is an HTTP response that is neither success nor JSON-RPC, or that asks for a login.
 type statusError struct {
 	code int
 	text string

@@ -249,6 +249,7 @@ type guarded struct {
 	prm    func() any        // its metadata
 	mu     sync.Mutex
 	shut   bool // it refuses every token
+	rpc    bool // it refuses with a JSON-RPC error
 	tokens []string
 }
 
@@ -295,6 +296,10 @@ func newGuarded(t *testing.T, is *authServer, args ...string) *guarded {
 		gd.mu.Unlock()
 		if status != 0 {
 			w.Header().Set("WWW-Authenticate", challenge)
+			if gd.rpc {
+				answerJSON(w, status, map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32001, "message": "who are you?"}})
+				return
+			}
 			http.Error(w, "no entry with "+token, status)
 			return
 		}

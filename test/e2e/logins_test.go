@@ -213,11 +213,14 @@ func prm(resource, issuer string) func() any {
 // Without a login in the configuration, the answer says how to give one.
 func TestUpstreamWantsLogin(t *testing.T) {
 	t.Parallel()
-	gd := newGuarded(t, newAuthServer(t))
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {url: %q}\n", gd.at))
-	c := g.connect(testContext(t), "http", mcpclient.Legacy)
-	if said := refused(t, tool(t, c, testContext(t), "fake__echo", `{}`)); !strings.Contains(said.Error.Message, "upstreams.fake.auth") {
-		t.Errorf("refusal: %+v, want the key of the configuration", said)
+	for _, rpc := range []bool{false, true} {
+		gd := newGuarded(t, newAuthServer(t))
+		gd.rpc = rpc
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {url: %q}\n", gd.at))
+		c := g.connect(testContext(t), "http", mcpclient.Legacy)
+		if said := refused(t, tool(t, c, testContext(t), "fake__echo", `{}`)); !strings.Contains(said.Error.Message, "upstreams.fake.auth") || strings.Contains(said.Error.Message, "who are you?") != rpc {
+			t.Errorf("refusal: %+v, want the key of the configuration", said)
+		}
 	}
 }
 
