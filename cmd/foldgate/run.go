@@ -51,6 +51,11 @@ changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
 			if err := a.named(cmd, args); err != nil { // some hosts take --config for their own
 				return err
 			}
+			file, err := config.Locate(a.config)
+			if err != nil {
+				return err
+			}
+			a.config = file // a reload takes no other file if this one is gone
 			load := func() (config.Config, error) {
 				cfg, err := config.Find(a.config)
 				if cmd.Flags().Changed("listen") {

@@ -294,6 +294,27 @@ func TestReloadOfABadFile(t *testing.T) {
 	}
 }
 
+// A file that is gone is a bad one, also if foldgate has found it by itself: no other file and no defaults
+// take its place.
+func TestReloadOfAFileThatIsGone(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakes("kept"))
+	file := g.config
+	g.config = "" // foldgate takes ./foldgate.yaml
+	at := g.http()
+	c := g.as(t, at, mcpclient.Legacy, "")
+	tool(t, c, ctx, "kept__echo", `{}`)
+	if err := os.Rename(file, file+".away"); err != nil {
+		t.Fatal(err)
+	}
+	g.reload("the configuration was not reloaded")
+	tool(t, c, ctx, "kept__echo", `{}`)
+	if _, body := readyz(t, at, ""); !strings.Contains(body, `"config":"foldgate.yaml: there is no such file`) {
+		t.Errorf("readyz: %s", body)
+	}
+}
+
 // A principal that a reload removes is out at once, in both eras, with its session and its streams. A
 // new token works at once, the old one no longer, and the session goes on with the new one.
 func TestReloadOfPrincipals(t *testing.T) {
