@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -93,7 +95,7 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 	if f.Limit, limit = strconv.Atoi(cmp.Or(q.Get("limit"), "1000")); limit == nil && (f.Limit < 1 || f.Limit > maxRead) {
 		limit = fmt.Errorf("limit: %d is not between 1 and %d", f.Limit, maxRead)
 	}
-	if err := cmp.Or(since, until, limit, f.Validate()); err != nil {
+	if err := cmp.Or(checkFilters(q), since, until, limit, f.Validate()); err != nil {
 		http.Error(w, g.Boundary.Text(err.Error()), http.StatusBadRequest)
 		return
 	}
@@ -104,6 +106,27 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 		g.Log.Warn("the trace could not be read for an auditor", "err", err)
 		panic(http.ErrAbortHandler) // the reader must not take a part for the whole
 	}
+}
+
+// readFlags and readValues are the filters of serveTrace without a value and with one.
+var (
+	readFlags  = []string{"blocked", "scrubbed", "journal"}
+	readValues = []string{"principal", "team", "session", "context", "id", "kind", "server", "tool", "since", "until", "limit"}
+)
+
+// checkFilters returns an error for a filter that there is not, or that lacks its value: without it the
+// answer would have other records than the ones that were asked for.
+func checkFilters(q url.Values) error {
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		switch {
+		case slices.Contains(readFlags, name):
+		case !slices.Contains(readValues, name):
+			return fmt.Errorf("%.40q: there is no such filter; use %s", name, strings.Join(slices.Concat(readValues, readFlags), ", "))
+		case slices.Contains(q[name], ""):
+			return fmt.Errorf("%s: is empty: give it a value, or leave it out", name)
+		}
+	}
+	return nil
 }
 
 // RecordRead writes to the trace of c that by reads a part of it with a command, such as a record by its id.
