@@ -277,6 +277,33 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
+// A key that is not in values.yaml is refused, at each place: Helm alone would pass over it.
+func TestChartRefusesUnknownKeys(t *testing.T) {
+	free := []string{"config", "resources"} // as foldgate and Kubernetes have them
+	refused := 0
+	var try func(at map[string]any, path string)
+	values := chartValues(t, "helm/foldgate/values.yaml")
+	values["config"] = map[string]any{"principals": map[string]any{"a": map[string]any{"token": "x"}}}
+	try = func(at map[string]any, path string) {
+		at["typo"] = "x"
+		if _, err := render(values); err == nil || !strings.Contains(err.Error(), "typo") {
+			t.Errorf("%stypo: %v", path, err)
+		} else {
+			refused++
+		}
+		delete(at, "typo")
+		for key, value := range at {
+			if below, ok := value.(map[string]any); ok && len(below) > 0 && !slices.Contains(free, path+key) {
+				try(below, path+key+".")
+			}
+		}
+	}
+	try(values, "")
+	if _, err := render(values); err != nil || refused < 10 {
+		t.Errorf("%d refused; without a typo: %v", refused, err)
+	}
+}
+
 func TestUnit(t *testing.T) {
 	need(t, "systemd-analyze")
 	unit, err := os.ReadFile("systemd/foldgate.service")
