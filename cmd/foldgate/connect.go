@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -180,8 +181,14 @@ func (f *hostFlags) hosts(cmd *cobra.Command, names []string) (all []hosts.Host,
 	return all, nil
 }
 
+// variable matches the name of an environment variable.
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
 // server returns what a host is to start or to call.
 func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
+	if f.token != "" && !variable.MatchString(f.token) {
+		return hosts.Server{}, usageError{errors.New("--token-variable is not the name of an environment variable, such as FOLDGATE_TOKEN; the token itself does not belong in the host's file")}
+	}
 	if f.url != "" {
 		if u, err := url.Parse(f.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			return hosts.Server{}, usageError{errors.New("--url must be an http or https address, such as http://127.0.0.1:8787/mcp")}

@@ -112,6 +112,7 @@ var mistakes = []struct {
 	{"number of a flag", "", "trace --limit x", `^foldgate: --limit: "x" is not a whole number$`, `--help`, 2},
 	{"limit not named", "", "budgets reset", `name the limit`, `: foldgate budgets reset LIMIT \[SUBJECT\]$`, 2},
 	{"host not named", "", "connect", `name the host`, `: claude-code, `, 2},
+	{"token for its variable", "", "connect cursor --print --url http://127.0.0.1:1/mcp --token-variable 5a0e-7", `--token-variable is not the name`, `such as FOLDGATE_TOKEN`, 2},
 	{"host to import not named", "", "import", `name the host`, `: claude-code, `, 2},
 	{"log without a directory", "{}\n", "run --log-file nodir/log", `--log-file: .*nodir/log`, `make the directory, or name another file`, 2},
 	{"trace by its state directory", "", "trace --state-dir .", `unknown flag: --state-dir`, `did you mean --dir\?`, 2},

@@ -699,6 +699,18 @@ func TestLoginsKeyFileMissing(t *testing.T) {
 	}
 }
 
+// Another program on redirect_port is named before anybody is asked to log in.
+func TestRedirectPortTaken(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(nil)
+	defer other.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(other.URL, "http://"), ":")
+	g := newGateway(t, byPerson(newGuarded(t, newAuthServer(t)), "redirect_port: "+port, ""))
+	if out, err := g.login("fake"); err == nil || strings.Contains(out, "Open this URL") || !strings.Contains(out, "redirect_port: another program has the port "+port) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // A host on this machine that can show a URL to its person gets one, at once; when the person has logged
 // in there, the call works. Others get the command.
 func TestLoginByURL(t *testing.T) {

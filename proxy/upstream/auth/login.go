@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
@@ -220,6 +221,9 @@ func (l *Login) refused(why string) { l.tell(Event{Action: "login", Failure: why
 
 func listen(ctx context.Context, port int, refused func(string)) (*callback, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("redirect_port: another program has the port %d: stop it, or choose another port", port)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("redirect_port: %w", err)
 	}
