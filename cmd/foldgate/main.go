@@ -126,6 +126,10 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 			switch guess = didYouMean(name, names, "--"); {
 			case slices.Contains([]string{"port", "addr", "address", "http"}, name) && cmd.Flags().Lookup("listen") != nil:
 				guess = "; did you mean --listen 127.0.0.1:8787?"
+			case slices.Contains([]string{"reverse", "tail", "last", "latest"}, name) && cmd.Flags().Lookup("newest") != nil:
+				guess = "; did you mean --newest?"
+			case slices.Contains([]string{"principal", "team", "tool", "server", "session"}, name) && cmd.Flags().Lookup("subject") != nil:
+				guess = "; did you mean --subject?"
 			case name == "state-dir" && cmd.Flags().Lookup("dir") != nil: // as commands on running gateways say
 				guess = "; did you mean --dir?"
 			case name == "dir" && cmd.Flags().Lookup("state-dir") != nil: // as commands on the trace say

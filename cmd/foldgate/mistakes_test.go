@@ -117,6 +117,8 @@ var mistakes = []struct {
 	{"log without a directory", "{}\n", "run --log-file nodir/log", `--log-file: .*nodir/log`, `make the directory, or name another file`, 2},
 	{"trace by its state directory", "", "trace --state-dir .", `unknown flag: --state-dir`, `did you mean --dir\?`, 2},
 	{"branches by their directory", "", "branches --dir .", `unknown flag: --dir`, `did you mean --state-dir\?`, 2},
+	{"order of the trace", "", "trace --tail 5", `unknown flag: --tail`, `did you mean --newest\?`, 2},
+	{"subject of counts", "", "budgets --principal alice", `unknown flag: --principal`, `did you mean --subject\?`, 2},
 	{"pattern for files", "", "trace --dir fold*", `--dir: `, `no directory matches "fold\*"`, 2},
 	{"trace elsewhere", "", "trace --dir nodir", `--dir: .*/nodir does not exist`, `does not exist$`, 2},
 	{"upstream unknown", "upstreams: {github: {url: 'https://x.example'}}\n", "login gitub", `there is no upstream "gitub"; there are github`, `did you mean github\?`, 2},
