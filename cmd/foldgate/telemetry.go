@@ -36,6 +36,7 @@ const flushWait = 5 * time.Second
 // and ends them. Without such variables there are none. A host may pass on wrong variables, and they
 // must not keep the gateway from serving it: the fault is logged, and the signal is not exported.
 func startTelemetry(ctx context.Context, self func() *resource.Resource, console io.Writer, log *slog.Logger) (options []proxy.Option, flush func()) {
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("telemetry", "err", err) })) // also of wrong variables
 	var ends []func(context.Context) error
 	var tracers oteltrace.TracerProvider
 	var meters metric.MeterProvider
@@ -62,7 +63,6 @@ func startTelemetry(ctx context.Context, self func() *resource.Resource, console
 	if len(ends) == 0 {
 		return nil, func() {}
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("telemetry", "err", err) }))
 	return []proxy.Option{proxy.WithTelemetry(tracers, meters)}, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), flushWait)
 		defer cancel()
