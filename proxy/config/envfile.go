@@ -34,7 +34,7 @@ func (d *document) readEnvFile(body ast.Node, dir string) (f Fault) {
 		info, err := os.Stat(file)
 		switch {
 		case err != nil:
-			f.Msg = fmt.Sprintf("%q: %s", file, readError(err))
+			f.Msg = fmt.Sprintf("%q: %s; correct the path, or remove the key", file, readError(err))
 			return f
 		case info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows":
 			f.Msg = fmt.Sprintf("%q is open to other users: run chmod 600 on it", file)

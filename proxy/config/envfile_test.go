@@ -41,7 +41,7 @@ func TestEnvFile(t *testing.T) {
 		t.Errorf("a file that the group can read: %v", err)
 	}
 	_ = os.Remove(env)
-	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), "there is no such file") {
+	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), "there is no such file; correct the path, or remove the key") {
 		t.Errorf("no file: %v", err)
 	}
 }
