@@ -82,20 +82,55 @@ type Page struct {
 	Partial bool
 }
 
-// hit is a record that was found, with its place in the order.
+// order is how the records of one journal follow each other: those with greater keys come first, of equal ones
+// those with greater ids.
+type order struct {
+	key   string // an expression on a row of record
+	least int64  // the least key of a record in the order
+	sql   string // the order, of rows of record and of block
+}
+
+var orders = map[string]order{
+	Newest:  {"id", 1, "id DESC"},
+	Oldest:  {"-id", -math.MaxInt64, "id"},
+	Tokens:  {"tokens", 1, "tokens DESC, id DESC"},
+	Slowest: {"us", 1, "us DESC, id DESC"},
+}
+
+func (q PageQuery) inTime() bool { return q.Order == Newest || q.Order == Oldest }
+
+// keys returns bounds of the keys of records: of their ids, and of their most tokens and microseconds.
+func (q PageQuery) keys(first, last, tokens, us int64) (low, high int64) {
+	switch q.Order {
+	case Newest:
+		return first, last
+	case Oldest:
+		return -last, -first
+	case Tokens:
+		return 0, tokens
+	}
+	return 0, us
+}
+
+// hit is a record that was found, with its place in the order of a page.
 type hit struct {
-	id, value int64
-	journal   int
-	record    *trace.Record
+	key     int64 // see order
+	journal int
+	id      int64
+	record  *trace.Record
+}
+
+// compare orders hits by key.
+func (h hit) compare(o hit) int {
+	return cmp.Or(cmp.Compare(o.key, h.key), cmp.Compare(h.journal, o.journal), cmp.Compare(o.id, h.id))
 }
 
 // found is what one index gives for a page.
 type found struct {
-	journal int
-	hits    []hit
+	hits    []hit // in order, at most one more than the page holds
 	cut     bool
 	partial bool
-	at      int64     // in the order of time: the search goes on behind this id
+	at      int64     // in the order of time: the search goes on behind this key
 	time    time.Time // of that place
 }
 
@@ -109,74 +144,68 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 	if err != nil {
 		return p, err
 	}
-	deadline := time.Now().Add(q.Wait)
+	until, cancel := context.WithTimeout(ctx, q.Wait)
+	defer cancel()
 	parts := make([]found, len(s))
 	for i, x := range s {
-		err := x.retry(ctx, func() (err error) {
-			search, cancel := context.WithDeadline(ctx, deadline)
-			defer cancel()
-			parts[i], err = x.search(ctx, search, q, i, after)
-			parts[i].journal = i
+		if err := x.retry(ctx, func() (err error) {
+			parts[i], err = x.search(ctx, until, q, after[i])
 			return err
-		})
-		if err != nil {
+		}); err != nil {
 			return p, err
 		}
 		for _, h := range parts[i].hits {
 			h.record.Instance = x.instance
 		}
+		p.Partial = p.Partial || parts[i].partial
 	}
-	p.Partial = slices.ContainsFunc(parts, func(part found) bool { return part.partial })
-	switch q.Order {
-	case Newest, Oldest:
+	if q.inTime() {
 		p.merge(q, parts, after)
-	default:
-		p.mergeValues(q, parts)
+	} else {
+		p.mergeKeys(q, parts)
 	}
 	return p, nil
 }
 
-// cursor is the place behind which a page begins: the ids by index in the order of time, else the last
-// record of the page before.
-type cursor struct {
-	ids  []int64
-	last hit
-}
-
-func (s Set) after(q PageQuery) (c cursor, err error) {
-	if !slices.Contains([]string{Newest, Oldest, Tokens, Slowest}, q.Order) {
-		return c, Usagef("sort", "%.40q: use %s, %s, %s or %s", q.Order, Newest, Oldest, Tokens, Slowest)
+// after returns the place in each journal behind which a page begins. PageQuery.After has the ids by
+// journal in the order of time, else the key, the journal and the id of the last record of the page before.
+func (s Set) after(q PageQuery) (after []hit, err error) {
+	if _, ok := orders[q.Order]; !ok {
+		return nil, Usagef("sort", "%.40q: use %s, %s, %s or %s", q.Order, Newest, Oldest, Tokens, Slowest)
 	}
-	c.last = hit{value: math.MaxInt64, id: math.MaxInt64}
-	for range s {
-		c.ids = append(c.ids, map[bool]int64{true: 0, false: math.MaxInt64}[q.Order == Oldest])
-	}
-	if q.After == "" {
-		return c, nil
-	}
-	parts := strings.Split(q.After, "-")
-	numbers := make([]int64, len(parts))
-	for i, part := range parts {
-		if numbers[i], err = strconv.ParseInt(part, 10, 64); err != nil || numbers[i] < 0 {
-			return c, Usagef("after", "%.40q: it is not of a page that foldgate gave", q.After)
+	var numbers []int64
+	if q.After != "" {
+		for part := range strings.SplitSeq(q.After, "-") {
+			n, err := strconv.ParseInt(part, 10, 64)
+			if err != nil || n < 0 {
+				return nil, Usagef("after", "%.40q: it is not of a page that foldgate gave", q.After)
+			}
+			numbers = append(numbers, n)
+		}
+		if q.inTime() && len(numbers) != len(s) || !q.inTime() && len(numbers) != 3 {
+			return nil, Usagef("after", "%.40q: it is of a page in another order, or of other journals", q.After)
 		}
 	}
-	isTime := q.Order == Newest || q.Order == Oldest
-	switch {
-	case isTime && len(numbers) == len(s):
-		c.ids = numbers
-	case !isTime && len(numbers) == 3:
-		c.last = hit{value: numbers[0], journal: int(numbers[1]), id: numbers[2]}
-	default:
-		return c, Usagef("after", "%.40q: it is of a page in another order, or of other journals", q.After)
+	for i := range s {
+		h := hit{key: math.MaxInt64, journal: i}
+		switch {
+		case numbers == nil && q.Order == Oldest:
+			h.key = 0
+		case numbers == nil:
+		case q.inTime():
+			_, h.key = q.keys(numbers[i], numbers[i], 0, 0)
+		default:
+			h.key, h.id = numbers[0], []int64{0, numbers[2], math.MaxInt64}[1+cmp.Compare(int64(i), numbers[1])]
+		}
+		after = append(after, h)
 	}
-	return c, nil
+	return after, nil
 }
 
 // merge makes a page in the order of time.
-func (p *Page) merge(q PageQuery, parts []found, after cursor) {
+func (p *Page) merge(q PageQuery, parts []found, after []hit) {
 	before := func(a, b time.Time) bool { return a.After(b) == (q.Order == Newest) && !a.Equal(b) }
-	next, taken := slices.Clone(after.ids), make([]int, len(parts))
+	next, taken := slices.Clone(after), make([]int, len(parts))
 	for len(p.Records) < q.Size {
 		var first *hit
 		for i, part := range parts {
@@ -184,30 +213,32 @@ func (p *Page) merge(q PageQuery, parts []found, after cursor) {
 				first = &part.hits[taken[i]]
 			}
 		}
-		// A search that was cut may lack records that come before first.
-		if first == nil || slices.ContainsFunc(parts, func(part found) bool {
-			return part.cut && len(part.hits) == taken[part.journal] && before(part.time, first.record.Time())
-		}) {
+		lacks := false // a search that was cut may lack records that come before first
+		for i, part := range parts {
+			lacks = lacks || first != nil && part.cut && len(part.hits) == taken[i] && before(part.time, first.record.Time())
+		}
+		if first == nil || lacks {
 			break
 		}
 		p.Records = append(p.Records, first.record)
-		next[first.journal] = first.id
+		next[first.journal] = *first
 		taken[first.journal]++
 	}
-	more := false
+	more, ids := false, make([]int64, len(parts))
 	for i, part := range parts {
 		if taken[i] < len(part.hits) {
 			more = true
-			continue
+		} else {
+			next[i].key = part.at
+			if part.cut && len(p.Records) < q.Size && (!p.Cut || before(part.time, p.Reached)) {
+				p.Cut, p.Reached = true, part.time
+			}
+			more = more || part.cut
 		}
-		next[i] = part.at
-		if part.cut && len(p.Records) < q.Size && (!p.Cut || before(part.time, p.Reached)) {
-			p.Cut, p.Reached = true, part.time
-		}
-		more = more || part.cut
+		ids[i] = max(next[i].key, -next[i].key)
 	}
 	if more {
-		p.Next = joined(next...)
+		p.Next = joined(ids...)
 	}
 }
 
@@ -219,12 +250,8 @@ func joined(numbers ...int64) string {
 	return strings.Join(parts, "-")
 }
 
-// compare orders hits by value.
-func (h hit) compare(o hit) int {
-	return cmp.Or(cmp.Compare(o.value, h.value), cmp.Compare(h.journal, o.journal), cmp.Compare(o.id, h.id))
-}
-
-func (p *Page) mergeValues(q PageQuery, parts []found) {
+// mergeKeys makes a page in the order of keys.
+func (p *Page) mergeKeys(q PageQuery, parts []found) {
 	var all []hit
 	for _, part := range parts {
 		p.Cut = p.Cut || part.cut
@@ -234,72 +261,58 @@ func (p *Page) mergeValues(q PageQuery, parts []found) {
 	for i, h := range all {
 		if i == q.Size {
 			last := all[i-1]
-			p.Next = joined(last.value, int64(last.journal), last.id)
+			p.Next = joined(last.key, int64(last.journal), last.id)
 			break
 		}
 		p.Records = append(p.Records, h.record)
 	}
 }
 
-// search searches one index. After the first part of it, it stops when until ends.
-func (x *Index) search(ctx, until context.Context, q PageQuery, journal int, after cursor) (out found, err error) {
-	f, db, lines := q.Filter, x.database(), &lineReader{dir: x.dir}
-	defer func() { lines.file.Close() }()
+// search searches one index behind a place. It reads one block of records, so that each page goes on, and more
+// of them until the context until ends.
+func (x *Index) search(ctx, until context.Context, q PageQuery, after hit) (out found, err error) {
+	f, o := q.Filter, orders[q.Order]
 	if f.Chain != "" || f.ID != "" || f.Correlates != "" || f.Orphans {
-		return x.listed(ctx, q, journal, after)
+		return x.listed(ctx, q, after)
 	}
-	out.at = after.ids[journal]
+	db, lines := x.database(), &lineReader{dir: x.dir}
+	defer func() { lines.file.Close() }()
+	out.at = after.key
 	n, err := f.narrow(ctx, db)
 	if err != nil || n.none {
 		return out, err
 	}
-	column := map[string]string{Newest: "id", Oldest: "id", Tokens: "tokens", Slowest: "us"}[q.Order]
-	order := map[string]string{Newest: "id DESC", Oldest: "id", Tokens: "tokens DESC, id DESC", Slowest: "us DESC, id DESC"}[q.Order]
-	byTime := column == "id"
-	blocks, err := n.blocks(ctx, db, order)
+	blocks, err := n.blocks(ctx, db, o.sql)
 	if err != nil {
 		return out, err
 	}
-	least := hit{value: 1} // of the hits, once there are enough of them
-	begun := false
+	query := "SELECT id, segment, start, size, " + o.key + " FROM record WHERE id BETWEEN ? AND ? AND " +
+		o.key + " >= ? AND (" + o.key + ", id) < (?, ?) AND " + n.terms + " ORDER BY " + o.sql
+	h, at, read := hit{journal: after.journal}, place{}, ctx
+	least := hit{key: o.least} // of the hits, once there are enough of them
 	for _, b := range blocks {
-		before := len(out.hits)
-		first, last, terms := b.first, b.last, n.terms
-		args := append([]any{}, n.args...)
-		switch q.Order {
-		case Newest:
-			last = min(last, after.ids[journal]-1)
-		case Oldest:
-			first = max(first, after.ids[journal]+1)
-		default:
-			if value := map[string]int64{Tokens: b.tokens, Slowest: b.us}[q.Order]; value < least.value || value == least.value && b.last < least.id {
-				return out, nil // sorted
-			}
-			terms, args = terms+" AND "+column+" BETWEEN ? AND ?", append(args, least.value, after.last.value)
-		}
-		if first > last {
+		low, high := q.keys(b.first, b.last, b.tokens, b.us)
+		switch {
+		case high < least.key || high == least.key && b.last < least.id: // so are those of the blocks behind it
+			return out, nil
+		case low >= after.key: // on the pages before
 			continue
 		}
-		read := until
-		if !begun { // so that each page goes on
-			begun, read = true, ctx
+		out.at, out.time = min(high+1, after.key), time.UnixMicro(b.since).UTC()
+		if q.Order == Newest {
+			out.time = time.UnixMicro(b.until).UTC()
 		}
-		if byTime { // the next page would begin with the block
-			out.at, out.time = map[string]int64{Newest: last + 1, Oldest: first - 1}[q.Order], time.UnixMicro(map[string]int64{Newest: b.until, Oldest: b.since}[q.Order]).UTC()
+		room := q.Size + 1
+		if q.inTime() { // the hits of other blocks come before these
+			room -= len(out.hits)
 		}
-		var id, value int64
-		var at place
-		query := "SELECT id, segment, start, size, " + column + " FROM record WHERE id BETWEEN ? AND ? AND " + terms + " ORDER BY " + order
-		for err := range sqlitedb.Rows(read, db, []any{&id, &at.segment, &at.start, &at.size, &value}, query, append([]any{first, last}, args...)...) {
+		for err := range sqlitedb.Rows(read, db, []any{&h.id, &at.segment, &at.start, &at.size, &h.key}, query, append([]any{b.first, b.last, least.key, after.key, after.id}, n.args...)...) {
 			if read.Err() != nil {
-				break
+				out.cut = true
+				return out, ctx.Err()
 			}
 			if err != nil {
 				return out, err
-			}
-			h := hit{id: id, value: value, journal: journal}
-			if !byTime && h.compare(after.last) <= 0 {
-				continue
 			}
 			if h.record, err = lines.record(at); err != nil {
 				return out, err
@@ -307,32 +320,19 @@ func (x *Index) search(ctx, until context.Context, q PageQuery, journal int, aft
 			if h.record == nil {
 				continue
 			}
+			out.at, out.time = h.key, h.record.Time()
 			if f.Match(h.record) {
 				out.hits = append(out.hits, h)
-			}
-			if byTime {
-				if len(out.hits) > q.Size {
-					return out, nil
+				if room--; room == 0 {
+					break // the rest of the block comes after these
 				}
-				out.at, out.time = id, h.record.Time()
-			} else if len(out.hits)-before > q.Size {
-				break // the rest of the block comes after these
 			}
 		}
-		if read.Err() != nil {
-			out.cut = true
-			break
-		}
-		if byTime {
-			out.at = map[string]int64{Newest: first, Oldest: last}[q.Order]
-		} else if len(out.hits) > q.Size {
-			slices.SortFunc(out.hits, hit.compare)
+		out.at, read = low, until
+		if slices.SortFunc(out.hits, hit.compare); len(out.hits) > q.Size {
 			out.hits = out.hits[:q.Size+1]
 			least = out.hits[q.Size]
 		}
-	}
-	if !byTime {
-		slices.SortFunc(out.hits, hit.compare)
 	}
 	return out, ctx.Err()
 }
@@ -341,40 +341,30 @@ func (x *Index) search(ctx, until context.Context, q PageQuery, journal int, aft
 const MaxListed = 20_000
 
 // listed searches the records that a filter names one by one.
-func (x *Index) listed(ctx context.Context, q PageQuery, journal int, after cursor) (out found, err error) {
+func (x *Index) listed(ctx context.Context, q PageQuery, after hit) (out found, err error) {
 	f := q.Filter
 	if f.Chain == "" { // a chain has a bound of its own
 		f.Limit = MaxListed + 1
 	}
-	var all []*trace.Record
+	read := 0
 	for r, err := range x.Select(ctx, f) {
 		if err != nil {
 			return out, err
 		}
-		all = append(all, r)
-	}
-	if out.partial = f.Chain == "" && len(all) > MaxListed; out.partial {
-		all = all[:MaxListed]
-	}
-	for _, r := range all {
-		row := rowOf(r, place{})
-		h := hit{id: int64(min(r.Seq, math.MaxInt64)), journal: journal, record: r} // #nosec G115: bounded
-		h.value = map[string]int64{Tokens: row.tokens, Slowest: row.us}[q.Order]
-		switch {
-		case q.Order == Newest && h.id < after.ids[journal], q.Order == Oldest && h.id > after.ids[journal], (q.Order == Tokens || q.Order == Slowest) && h.value > 0 && h.compare(after.last) > 0:
+		if read++; read > MaxListed && f.Chain == "" {
+			out.partial = true
+			break
+		}
+		row, h := rowOf(r, place{}), hit{journal: after.journal, id: int64(min(r.Seq, math.MaxInt64)), record: r} // #nosec G115: bounded
+		if _, h.key = q.keys(h.id, h.id, row.tokens, row.us); h.key >= orders[q.Order].least && h.compare(after) > 0 {
 			out.hits = append(out.hits, h)
 		}
 	}
-	switch q.Order {
-	case Newest:
-		slices.Reverse(out.hits)
-	case Tokens, Slowest:
-		slices.SortFunc(out.hits, hit.compare)
-	}
+	slices.SortFunc(out.hits, hit.compare)
 	if len(out.hits) > q.Size {
 		out.hits = out.hits[:q.Size+1]
-	} else if out.at = math.MaxInt64; q.Order == Newest {
-		out.at = 0
+	} else {
+		out.at = orders[q.Order].least
 	}
 	return out, nil
 }
