@@ -26,14 +26,14 @@ type Returned struct {
 // happened. Then the children of the branch end, deepest first, then the branch. A branch that
 // was ended by force takes one late message. A second return fails with an [*EndedError].
 func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (Returned, error) {
-	return m.ReturnPaid(ctx, caller, branchID, message, func(Branch, int) bool { return true }, func() {})
+	return m.ReturnPaid(ctx, caller, branchID, message, func(Branch, int) func() { return func() {} })
 }
 
 // ReturnPaid is [Manager.Return] for a message that others than the parent have to pay, too. pay
-// gets the branch and the tokens of the message, and reports whether they have. The branch ends in
-// both cases. If they have not, the parent is charged nothing, and its reader must not have the message.
-// giveBack undoes pay: it is called if the return then fails, as when another one was faster.
-func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, message string, pay func(Branch, int) bool, giveBack func()) (r Returned, err error) {
+// gets the branch and the tokens of the message. If they have paid, it returns what gives the tokens back: that
+// is called if the return then fails, as when another one was faster. If it returns nil, the branch ends all
+// the same, the parent is charged nothing, and its reader must not have the message.
+func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, message string, pay func(Branch, int) (giveBack func())) (r Returned, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
 	defer func() { done(r.Branch, err) }()
 	message, err = cleanText("message", message, maxMessage)
@@ -54,7 +54,8 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 		return Returned{}, errNotKept // nobody pays for it
 	}
 	tokens := m.opts.Count(message)
-	paid := pay(b, tokens)
+	giveBack := pay(b, tokens)
+	paid := giveBack != nil
 	defer func() {
 		if paid && err != nil {
 			giveBack()
@@ -77,16 +78,22 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	}
 	m.finish(live, o, now)
 	r = Returned{Branch: live.snapshot(), MessageTokens: tokens}
-	parent := m.live[r.Branch.ParentID]
-	if paid {
-		r.Granted = m.charge(r.Branch.ParentID, tokens, now)
-	}
-	stored := m.w.barrier()
-	m.unlock()
-	if err := cmp.Or(m.save(parent), stored.wait()); err != nil { // the branch has ended, and the writer tries again
+	if err := m.hand(&r, paid, now); err != nil { // the branch has ended, and the writer tries again
 		m.log.Error("return was not stored yet", "branch_id", branchID, "error", err)
 	}
 	return r, nil
+}
+
+// hand charges the message of a branch that has ended to its parent, if paid is set. It returns when all
+// changes are durable. It releases m.mu.
+func (m *Manager) hand(r *Returned, paid bool, now time.Time) error {
+	parent := m.live[r.Branch.ParentID]
+	if paid {
+		r.Granted = m.charge(parent, r.MessageTokens, now)
+	}
+	stored := m.w.barrier()
+	m.unlock()
+	return cmp.Or(m.save(parent), stored.wait())
 }
 
 // TakeMessage reports whether the caller should read the message of b, a copy from
@@ -133,22 +140,15 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id, message str
 	}
 	m.w.put(OpLate, b)
 	m.emit(Event{Kind: EventLate, Branch: b})
-	parent := m.live[b.ParentID]
-	if paid {
-		r.Granted = m.charge(b.ParentID, tokens, now)
-	}
-	stored := m.w.barrier()
-	m.unlock()
-	if err := cmp.Or(m.save(parent), stored.wait()); err != nil {
+	if err := m.hand(&r, paid, now); err != nil {
 		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
 	}
 	return r, nil
 }
 
-// charge charges a message to a branch, as far as its budget goes, and returns how much. Main and a
-// branch that has ended pay all. [Manager.save] makes it durable. m.mu is held.
-func (m *Manager) charge(branchID string, tokens int, now time.Time) int {
-	b := m.live[branchID]
+// charge charges a message to a branch, as far as its budget goes, and returns how much. A nil b, main or a
+// branch that has ended, pays all. [Manager.save] makes it durable. m.mu is held.
+func (m *Manager) charge(b *branch, tokens int, now time.Time) int {
 	if b == nil {
 		return tokens
 	}
@@ -172,7 +172,7 @@ func (m *Manager) Pay(branchID string, n int) int {
 		m.unlock()
 		return 0
 	}
-	granted := m.charge(branchID, n, now)
+	granted := m.charge(b, n, now)
 	m.unlock()
 	if m.save(b) != nil { // which logs the error
 		return 0

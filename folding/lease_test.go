@@ -431,11 +431,14 @@ func TestReturnGivesBack(t *testing.T) {
 	b := create(t, m, alice, folding.CreateRequest{})
 	spent := 0
 	var faster error
-	_, err := m.ReturnPaid(ctx, alice, b.ID, "one two three", func(_ folding.Branch, n int) bool {
+	_, err := m.ReturnPaid(ctx, alice, b.ID, "one two three", func(_ folding.Branch, n int) func() {
 		spent += n
-		_, faster = m.ReturnPaid(ctx, alice, b.ID, "one", func(_ folding.Branch, n int) bool { spent += n; return true }, func() { t.Error("the faster return gave back") })
-		return true
-	}, func() { spent -= 3 })
+		_, faster = m.ReturnPaid(ctx, alice, b.ID, "one", func(_ folding.Branch, n int) func() {
+			spent += n
+			return func() { t.Error("the faster return gave back") }
+		})
+		return func() { spent -= n }
+	})
 	if ended := (*folding.EndedError)(nil); faster != nil || !errors.As(err, &ended) || spent != 1 {
 		t.Errorf("Return = %v, the faster one %v; %d tokens are paid, want 1", err, faster, spent)
 	}

@@ -109,11 +109,11 @@ func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
 		return nil, folding.Errorf(folding.ErrInvalidInput, "message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none")
 	}
 	defer t.Records.Returning(t.Branches, c, in.BranchID)()
-	unpaid, giveBack := "", func() {}
-	ret, err := t.Branches.ReturnPaid(ctx, c.Caller(), in.BranchID, *in.Message, func(b folding.Branch, n int) bool {
+	unpaid := ""
+	ret, err := t.Branches.ReturnPaid(ctx, c.Caller(), in.BranchID, *in.Message, func(b folding.Branch, n int) (giveBack func()) {
 		unpaid, giveBack = t.pay(ctx, c, b.ParentID != "", n)
-		return unpaid == ""
-	}, func() { giveBack() })
+		return giveBack
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -285,8 +285,8 @@ func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch
 	return of.Message
 }
 
-// pay charges n tokens of the message of a branch to the limits. It returns why they do not pay, "" if
-// they do, and what gives the tokens back.
+// pay charges n tokens of the message of a branch to the limits. It returns why they do not pay, or "" and
+// what gives the tokens back.
 func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int) (unpaid string, giveBack func()) {
 	spend, refused := t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, branch, n)
 	switch refused {
