@@ -461,17 +461,13 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 		is := level{near: at(one.WarnAt) || was.near && (older || at(one.WarnAt*0.9)), bucket: was.bucket, since: was.since}
 		// One call that is too large is refused while others fit: that lifts nothing.
 		was.spent = was.spent && (older || was.bucket >= c.Oldest && (is.near || !was.near))
-		is.spent = was.spent
-		if c.Hard && answer.Tightest == i || !c.Hard && at(1) {
-			is.spent = true
-		}
+		is.spent = was.spent || c.Hard && answer.Tightest == i || !c.Hard && at(1)
 		kind := ""
 		switch {
+		case is.spent && !was.spent && c.Hard:
+			kind, is.bucket = "refused", c.Bucket
 		case is.spent && !was.spent:
-			is.bucket = c.Bucket
-			if kind = "over"; c.Hard {
-				kind = "refused"
-			}
+			kind, is.bucket = "over", c.Bucket
 		case is.near && !was.near:
 			kind = "near"
 		}
@@ -480,11 +476,11 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 			delete(l.levels, c.Key)
 			continue
 		}
-		if is.near && !was.near || is.spent && !was.spent {
+		if kind != "" {
 			is.since = time.Now()
-		}
-		if kind != "" && l.o.Notify != nil {
-			crossings = append(crossings, Crossing{one.state(used), kind, u})
+			if l.o.Notify != nil {
+				crossings = append(crossings, Crossing{one.state(used), kind, u})
+			}
 		}
 		if len(l.levels) >= maxAccounts {
 			clear(l.levels)
