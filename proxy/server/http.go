@@ -397,8 +397,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 		srv.refuse(w, r, http.StatusBadRequest, idOf(m), parseError(err))
 		return
 	}
-	req := NewRequest(m)
-	req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
+	req := from.request(r, m)
 	switch {
 	case srv.elsewhere(w, r, from, req, body): // another replica has answered it
 	case version >= wire.VersionModern || modern(req.Meta):
@@ -408,6 +407,13 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	default:
 		srv.postLegacy(w, r, req, from)
 	}
+}
+
+// request returns a message of the body of r as a request.
+func (from sender) request(r *http.Request, m wire.Message) *Request {
+	req := NewRequest(m)
+	req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
+	return req
 }
 
 // readBody reads the whole body into new memory, because messages outlive their HTTP request.

@@ -39,9 +39,7 @@ func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request
 	case !srv.enter():
 		srv.refuseShutdown(w, r, req.Msg.ID)
 	default:
-		p := l.response(w, r, 1)
-		p.req = req
-		p.serve(sseAfter, func() { l.begin(p.stream, req)() })
+		l.serve(w, r, req)
 	}
 }
 
@@ -60,9 +58,7 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 		return
 	}
 	defer l.release()
-	p := l.response(w, r, 1)
-	p.initialize = true
-	p.serve(sseAfter, func() { l.begin(p.stream, req)() })
+	l.serve(w, r, req)
 }
 
 // postBatch serves an array of messages, which revision 2025-03-26 allows. It takes the messages
@@ -121,8 +117,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 		srv.accepted(w)
 		return
 	}
-	p := l.response(w, r, requests+len(faults))
-	p.batch = true
+	p := l.response(w, r, nil, requests+len(faults))
 	for _, m := range faults {
 		l.finish(p.stream, m)
 	}
@@ -134,9 +129,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 		case !srv.enter():
 			l.finish(p.stream, invalid(wire.CodeInternal, errShutdown.Error()).Reply(m.ID))
 		default:
-			req := NewRequest(m)
-			req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
-			serve = append(serve, l.begin(p.stream, req))
+			serve = append(serve, l.begin(p.stream, from.request(r, m)))
 		}
 	}
 	p.serve(sseAfter, func() {

@@ -32,12 +32,10 @@ type response struct {
 	stream *stream
 	conn   *streamConn
 
-	session    *legacySession // nil in the modern era
-	initialize bool           // the head carries the id of the session
-	req        *Request       // which may lack scopes; nil for an initialize or a batch
-	batch      bool           // the replies are an array
+	session *legacySession // nil in the modern era
+	req     *Request       // nil for a batch: then the replies are an array
 
-	status int                     // modern: of a reply as JSON; set before the stream's finish
+	status int                     // of a reply as JSON; in the modern era set before the stream's finish
 	cancel context.CancelCauseFunc // modern: the call ends with its response
 	holds  func() bool             // of a stream that lasts; see sseWriter
 	stop   <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
@@ -85,8 +83,8 @@ func (p *response) write() {
 	if p.r.Context().Err() != nil { // the host is gone
 		return
 	}
-	if p.initialize && p.session.lifetime.Err() == nil {
-		p.w.Header().Set(wire.HeaderSession, p.session.id)
+	if l := p.session; l != nil && p.req != nil && p.req.Msg.Method == wire.MethodInitialize && l.lifetime.Err() == nil {
+		p.w.Header().Set(wire.HeaderSession, l.id)
 	}
 	sse, replies := p.stream.begin()
 	if !sse && len(replies) > 0 {
@@ -111,7 +109,7 @@ const maxReplyKept = 2 << 20
 func (p *response) writeReplies(replies []wire.Message) {
 	buf := replyBuffers.Get().(*[]byte)
 	body := (*buf)[:0]
-	if p.batch {
+	if p.req == nil {
 		body = append(body, '[')
 	}
 	for i, m := range replies {
@@ -120,14 +118,11 @@ func (p *response) writeReplies(replies []wire.Message) {
 		}
 		body = m.Append(body)
 	}
-	if p.batch {
+	if p.req == nil {
 		body = append(body, ']')
-	}
-	if p.req != nil {
-		if challenge := p.srv.stepUp(p.r, p.req); challenge != "" {
-			p.w.Header().Set("WWW-Authenticate", challenge)
-			p.status = http.StatusForbidden
-		}
+	} else if challenge := p.srv.stepUp(p.r, p.req); challenge != "" {
+		p.w.Header().Set("WWW-Authenticate", challenge)
+		p.status = http.StatusForbidden
 	}
 	setHead(p.w, p.status, len(body))
 	if c := coalescingOf(p.r); c != nil && len(body) >= coalesceFrom && len(body) <= coalesceMax {

@@ -217,13 +217,20 @@ func (l *legacySession) close(reason string) {
 	closeSession(l.session, reason, srv.log)
 }
 
-func (l *legacySession) response(w http.ResponseWriter, r *http.Request, requests int) *response {
+// response returns the response to a request, or to a batch of so many requests if req is nil.
+func (l *legacySession) response(w http.ResponseWriter, r *http.Request, req *Request, requests int) *response {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextID++
 	s, c := newStream(r.Context(), l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
-	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK}
+	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, req: req, status: http.StatusOK}
+}
+
+// serve runs a request that was entered, and answers it.
+func (l *legacySession) serve(w http.ResponseWriter, r *http.Request, req *Request) {
+	p := l.response(w, r, req, 1)
+	p.serve(sseAfter, func() { l.begin(p.stream, req)() })
 }
 
 // begin registers a request that was entered. The caller must call serve. The call goes on if its
