@@ -35,9 +35,6 @@ type traceFlags struct {
 	dirs     []string
 	instance string
 	filter   query.Filter
-	since    string
-	until    string
-	seq      string
 	format   string
 	follow   bool
 	newest   bool
@@ -142,9 +139,12 @@ func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Re
 
 // selection returns the journals, and completes and checks the filter.
 func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
-	var since, until error
-	t.filter.Since, since = parseTime("--since", t.since)
-	t.filter.Until, until = parseTime("--until", t.until)
+	var malformed error
+	for _, f := range query.Fields {
+		if text, _ := cmd.Flags().GetString(f.Name); text != "" { // pflag has set the others
+			malformed = cmp.Or(malformed, f.Set(&t.filter, text, time.Now()))
+		}
+	}
 	t.filter.Context = strings.ReplaceAll(t.filter.Context, "~", "") // tables cut contexts so
 	if err := noneEmpty(cmd); err != nil {
 		return nil, err
@@ -152,8 +152,7 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 	if cmd.Flags().Changed("depth") && t.filter.Depth == 0 {
 		return nil, query.Usagef("depth", "0 is main: use --main, or a depth from 1")
 	}
-	seq := t.filter.ParseSeq(t.seq)
-	if err := cmp.Or(since, until, seq, t.filter.Validate()); err != nil {
+	if err := cmp.Or(malformed, t.filter.Validate()); err != nil {
 		return nil, err
 	}
 	for _, d := range t.by {
@@ -618,9 +617,9 @@ func (t *traceFlags) placeFlags(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringVar(&t.instance, "instance", "", "only this one of several gateways: its name, or its number on one state directory, from 1")
 }
 
-// filterFlags binds a flag to each field of a filter. Those of times and numbers are parsed later.
+// filterFlags makes a flag of each field of a filter. selection reads times and numbers of records.
 func (t *traceFlags) filterFlags(cmd *cobra.Command) {
-	fl, texts := cmd.Flags(), map[string]*string{"since": &t.since, "until": &t.until, "seq": &t.seq}
+	fl := cmd.Flags()
 	for _, f := range query.Fields {
 		switch at := f.At(&t.filter).(type) {
 		case *string:
@@ -632,7 +631,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 		case *int:
 			fl.IntVar(at, f.Name, 0, f.Flag)
 		default:
-			fl.StringVar(texts[f.Name], f.Name, "", f.Flag)
+			fl.String(f.Name, "", f.Flag)
 		}
 	}
 }
@@ -752,16 +751,6 @@ func instances(stateDir string) (dirs []string) {
 		}
 		dirs = append(dirs, filepath.Join(state, "trace"))
 	}
-}
-
-// parseTime reads the value of a flag; "" is the zero time.
-func parseTime(flag, value string) (t time.Time, err error) {
-	if value != "" {
-		if t, err = query.ParseTime(value, time.Now()); err != nil {
-			err = usageError{fmt.Errorf("%s: %w", flag, err)}
-		}
-	}
-	return t, err
 }
 
 // ofJournal reports whether a file is one of a journal: of one that lost all others, verify still

@@ -266,17 +266,17 @@ func (c *Console) page(h func(*request) error) http.Handler {
 		if err == nil || r.Context().Err() != nil {
 			return
 		}
-		status := http.StatusInternalServerError
+		status, text := http.StatusInternalServerError, err.Error()
 		if p, ok := errors.AsType[problem](err); ok {
 			status = p.status
-		} else if _, ok := errors.AsType[*query.UsageError](err); ok {
-			status = http.StatusBadRequest
+		} else if wrong, ok := errors.AsType[*query.UsageError](err); ok {
+			status, text = http.StatusBadRequest, wrong.Field+": "+wrong.Err.Error() // the command line has the flag --Field
 		} else if errors.Is(err, query.ErrNotFound) {
 			status = http.StatusNotFound
 		} else {
 			c.o.Log.Error("a page can't be shown", "path", r.URL.Path, "err", err)
 		}
-		c.show(req, status, "problem", "This page can't be shown", map[string]any{"Error": err.Error()})
+		c.show(req, status, "problem", "This page can't be shown", map[string]any{"Error": text})
 	})
 }
 

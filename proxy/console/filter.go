@@ -1,13 +1,12 @@
 package console
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 )
 
@@ -23,35 +22,11 @@ func isFlag(f query.Field) bool {
 // filterOf reads a filter from an address. The other values of the address are left alone.
 func filterOf(q url.Values) (f query.Filter, err error) {
 	for _, one := range fields {
-		value := strings.TrimSpace(q.Get(one.Name))
-		if value == "" {
-			continue
-		}
-		switch at := one.At(&f).(type) {
-		case *string:
-			*at = value
-		case *bool:
-			*at = value != "false"
-		case *[]string:
-			for part := range strings.SplitSeq(strings.Join(q[one.Name], ","), ",") {
-				if part = strings.TrimSpace(part); part != "" {
-					*at = append(*at, part)
-				}
-			}
-		case *int:
-			if *at, err = strconv.Atoi(value); err != nil {
-				err = query.Usagef(one.Name, "%.40q is not a number", value)
-			}
-		case *time.Time:
-			*at, err = query.ParseTime(value, time.Now().UTC())
-		case *trace.Range:
-			err = f.ParseSeq(value)
-		}
-		if err != nil {
-			return f, problemf(400, "%s: %v", one.Name, err)
+		if value := strings.TrimSpace(strings.Join(q[one.Name], ",")); value != "" {
+			err = cmp.Or(err, one.Set(&f, value, time.Now().UTC()))
 		}
 	}
-	return f, f.Validate()
+	return f, cmp.Or(err, f.Validate())
 }
 
 // selected is a filter that is set, and the address without it.

@@ -1,5 +1,14 @@
 package query
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
+
 // Field is a condition of [Filter] under the name that users have for it: a flag of foldgate trace, and
 // a field of the console's form.
 type Field struct {
@@ -9,6 +18,35 @@ type Field struct {
 	Often bool   // the form shows it before the others
 	// At returns the condition in a filter: a *string, *[]string, *bool, *int, *time.Time or *trace.Range.
 	At func(*Filter) any
+}
+
+// Set sets the condition in f to what a text says, which is not empty. Several values are separated by commas. See
+// [ParseTime] for times. The error is a [*UsageError].
+func (one Field) Set(f *Filter, text string, now time.Time) (err error) {
+	switch at := one.At(f).(type) {
+	case *string:
+		*at = text
+	case *bool:
+		*at = text != "false"
+	case *[]string:
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				*at = append(*at, part)
+			}
+		}
+	case *int:
+		if *at, err = strconv.Atoi(text); err != nil {
+			err = fmt.Errorf("%.40q is not a number", text)
+		}
+	case *time.Time:
+		*at, err = ParseTime(text, now)
+	case *trace.Range:
+		*at, err = parseRange(text)
+	}
+	if err != nil {
+		return &UsageError{one.Name, err}
+	}
+	return nil
 }
 
 // Fields are all conditions that users can name, but for Limit.

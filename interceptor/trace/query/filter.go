@@ -364,21 +364,19 @@ func glob(pattern, s string) bool {
 	return p == len(pattern)
 }
 
-// ParseSeq sets Seq from "24" or "24-31", nothing from "". It returns a [*UsageError] for other texts.
-func (f *Filter) ParseSeq(s string) (err error) {
+// parseRange reads "24" or "24-31".
+func parseRange(s string) (r trace.Range, err error) {
 	first, last, isRange := strings.Cut(s, "-")
 	if !isRange {
 		last = first
 	}
-	for i, n := range []string{first, last} {
-		if s != "" && err == nil {
-			f.Seq[i], err = strconv.ParseUint(n, 10, 64)
-		}
+	if r[0], err = strconv.ParseUint(first, 10, 64); err == nil {
+		r[1], err = strconv.ParseUint(last, 10, 64)
 	}
-	if err != nil || f.Seq[0] > f.Seq[1] || s != "" && f.Seq[0] == 0 {
-		return Usagef("seq", "%.40q: use a record's number, or the first and the last, such as 24-31", s)
+	if err != nil || r[0] == 0 || r[0] > r[1] {
+		err = fmt.Errorf("%.40q: use a record's number, or the first and the last, such as 24-31", s)
 	}
-	return nil
+	return r, err
 }
 
 // ParseTime reads a moment for [Filter]: RFC 3339, a date, a date and time
