@@ -326,22 +326,17 @@ standard input.`,
 				}
 				printVerify(out, report)
 			}
-			var texts []string
-			for _, a := range missing {
-				texts = append(texts, fmt.Sprintf("record %d with %s, which you hold, is in none of the journals", a.Seq, a.Hash))
-			}
-			faults += len(texts)
-			if t.json && len(texts) > 0 {
-				if err := writeJSON(out, map[string]any{"missing_anchors": texts}); err != nil {
+			faults += len(missing)
+			switch {
+			case !t.json:
+				printMissing(out, missing)
+				if len(dirs) > 1 {
+					fmt.Fprintf(out, "%s: %s\n", count(len(dirs), "journal"), verdict(faults))
+				}
+			case len(missing) > 0:
+				if err := writeJSON(out, map[string]any{"missing_anchors": missing}); err != nil {
 					return err
 				}
-			} else {
-				for _, text := range texts {
-					render.Printf(out, "FAULT %s (anchor)\n", text)
-				}
-			}
-			if len(dirs) > 1 && !t.json {
-				fmt.Fprintf(out, "%s: %s\n", count(len(dirs), "journal"), verdict(faults))
 			}
 			if faults > 0 {
 				return errSilent
@@ -484,9 +479,9 @@ func (e *erasure) report(w io.Writer, done bool) {
 	}
 }
 
-// assign gives each anchor to the journal that has it: a hash is in one only. missing are in none. A
-// single journal gets all, so that its report says what it has instead.
-func assign(ctx context.Context, dirs []string, anchors []trace.Anchor) (held [][]trace.Anchor, missing []trace.Anchor, err error) {
+// assign gives each anchor to the journal that has it: a hash is in one only. missing has a sentence for each
+// that is in none. A single journal gets all, so that its report says what it has instead.
+func assign(ctx context.Context, dirs []string, anchors []trace.Anchor) (held [][]trace.Anchor, missing []string, err error) {
 	held = make([][]trace.Anchor, len(dirs))
 	if len(dirs) == 1 {
 		held[0] = anchors
@@ -505,7 +500,7 @@ next:
 				}
 			}
 		}
-		missing = append(missing, a)
+		missing = append(missing, fmt.Sprintf("record %d with %s, which you hold, is in none of the journals", a.Seq, a.Hash))
 	}
 	return held, missing, nil
 }
@@ -534,11 +529,7 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 		faults += reports[name].Total
 	}
 	if t.json {
-		texts := []string{}
-		for _, err := range missing {
-			texts = append(texts, err.Error())
-		}
-		if err := writeJSON(out, map[string]any{"journals": reports, "missing_anchors": texts}); err != nil {
+		if err := writeJSON(out, map[string]any{"journals": reports, "missing_anchors": append([]string{}, missing...)}); err != nil {
 			return err
 		}
 	} else {
@@ -548,9 +539,7 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 			printFindings(out, r)
 			render.Printf(out, "head %s\n%s, seq %d to %d: %s\n", r.Last.Hash, count(r.Records, "record"), r.First.Seq, r.Last.Seq, verdict(r.Total))
 		}
-		for _, err := range missing {
-			render.Printf(out, "FAULT %v (anchor)\n", err)
-		}
+		printMissing(out, missing)
 		render.Printf(out, "%s: %s\n", count(len(reports), "journal"), verdict(faults))
 	}
 	if faults > 0 {
@@ -601,6 +590,13 @@ func printFindings(w io.Writer, r trace.Report) {
 	}
 	for _, n := range r.Notes {
 		render.Printf(w, "note  %s\n", n.String())
+	}
+}
+
+// printMissing prints a fault for each anchor that no journal has.
+func printMissing(w io.Writer, missing []string) {
+	for _, text := range missing {
+		render.Printf(w, "FAULT %s (anchor)\n", text)
 	}
 }
 

@@ -150,9 +150,9 @@ func decode(to *[32]byte, hash string) bool {
 
 func hashText(h [32]byte) string { return "sha256:" + hex.EncodeToString(h[:]) }
 
-// Reports returns a report for each journal, by its id or file. missing has an error for each anchor
-// that none of them has. Add may not be called afterwards.
-func (c *Checker) Reports() (reports map[string]trace.Report, missing []error) {
+// Reports returns a report for each journal, by its id or file. missing has a sentence for each
+// anchor that none of them has. Add may not be called afterwards.
+func (c *Checker) Reports() (reports map[string]trace.Report, missing []string) {
 	reports = map[string]trace.Report{}
 	held := make([]bool, len(c.Anchors))
 	for id, j := range c.journals {
@@ -167,7 +167,7 @@ func (c *Checker) Reports() (reports map[string]trace.Report, missing []error) {
 	}
 	for i, a := range c.Anchors {
 		if !held[i] {
-			missing = append(missing, fmt.Errorf("record %d with %s, which you hold, is in no journal of the export: it was changed, or is outside of the exported records", a.Seq, a.Hash))
+			missing = append(missing, fmt.Sprintf("record %d with %s, which you hold, is in no journal of the export: it was changed, or is outside of the exported records", a.Seq, a.Hash))
 		}
 	}
 	return reports, missing

@@ -60,8 +60,8 @@ func (s *store) check(t *testing.T, anchors ...trace.Anchor) trace.Report {
 		t.Fatal(err)
 	}
 	reports, missing := c.Reports()
-	for _, err := range missing {
-		t.Error(err)
+	for _, text := range missing {
+		t.Error(text)
 	}
 	return reports["bodies"]
 }
@@ -323,7 +323,7 @@ func TestCheckFinds(t *testing.T) {
 				got = r.Faults[0].Code
 			} else if len(missing) > 0 {
 				got = "anchor"
-				if !strings.Contains(missing[0].Error(), "it was changed, or is outside of the exported records") {
+				if !strings.Contains(missing[0], "it was changed, or is outside of the exported records") {
 					t.Error(missing[0])
 				}
 			}
