@@ -77,7 +77,7 @@ func TestRunsByItself(t *testing.T) {
 				}
 				g, stub, secret := agentGateway(t, api, "", play(use(reads...), returns(hostAnswer)))
 				c := g.connect(ctx, transport, era)
-				args := jsonText(t, map[string]any{"description": "find why more payments fail", "prompt": question, "run": true})
+				args := jsonText(map[string]any{"description": "find why more payments fail", "prompt": question, "run": true})
 				m := tool(t, c, ctx, "branch_create", args)
 				got := own[ran](t, m)
 				if got != (ran{Status: "completed", Message: hostAnswer}) {
@@ -289,7 +289,7 @@ func TestSeveralRun(t *testing.T) {
 		t.Errorf("branch_status has %s", m.Result)
 	}
 	for _, b := range all.Branches { // a message is read once
-		if s := own[map[string]any](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b.BranchID}))); s["message"] != nil || s["model_tokens"] == nil {
+		if s := own[map[string]any](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b.BranchID}))); s["message"] != nil || s["model_tokens"] == nil {
 			t.Errorf("afterwards the status is %v", s)
 		}
 	}

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -187,7 +186,7 @@ func TestRecordsInALogStore(t *testing.T) {
 	}
 	c := g.stdio(mcpclient.Legacy)
 	read(c, 1)
-	eventually(t, ctx, func() bool { return store.has("files") && store.has("read_file") })
+	until(t, "the log store has the records", func() bool { return store.has("files") && store.has("read_file") })
 	store.setDown(true)
 	read(c, 20)
 	g.stop() // it could not send the rest
@@ -225,20 +224,6 @@ func TestRecordsInALogStore(t *testing.T) {
 	} {
 		if out, err := check(changed); err == nil || !strings.Contains(out, "FAULT") || changed == whole {
 			t.Errorf("%s: %v, %s", what, err, out)
-		}
-	}
-}
-
-// eventually waits until ok.
-func eventually(t *testing.T, ctx context.Context, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatal(ctx.Err())
 		}
 	}
 }

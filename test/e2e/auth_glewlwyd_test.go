@@ -136,7 +136,7 @@ func (w *glewlwyd) key() string {
 	}
 	w.keys++
 	b64 := base64.RawURLEncoding.EncodeToString
-	return jsonText(w.t, map[string]any{"keys": []any{map[string]any{
+	return jsonText(map[string]any{"keys": []any{map[string]any{
 		"kty": "RSA", "kid": fmt.Sprintf("key-%d", w.keys), "alg": "RS256", "n": b64(k.N.Bytes()), "e": "AQAB", "d": b64(k.D.Bytes()),
 		"p": b64(k.Primes[0].Bytes()), "q": b64(k.Primes[1].Bytes()), "dp": b64(k.Precomputed.Dp.Bytes()), "dq": b64(k.Precomputed.Dq.Bytes()), "qi": b64(k.Precomputed.Qinv.Bytes()),
 	}}})
@@ -147,7 +147,7 @@ func (w *glewlwyd) must(c *http.Client, method, path string, body any) string {
 	w.t.Helper()
 	var text []byte
 	if body != nil {
-		text = []byte(jsonText(w.t, body))
+		text = []byte(jsonText(body))
 	}
 	req, _ := http.NewRequest(method, w.at+path, bytes.NewReader(text))
 	req.Header.Set("Content-Type", "application/json")

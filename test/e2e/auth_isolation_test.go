@@ -108,7 +108,7 @@ func TestPrincipalsAreAlone(t *testing.T) {
 			if text := said(t, readPart(t, again, ctx, map[string]any{"handle": result, "grep": "word"})); !strings.Contains(text, "word") {
 				t.Errorf("alice reads of her result %.200q", text)
 			}
-			own[returned](t, tool(t, again, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "done"})))
+			own[returned](t, tool(t, again, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": "done"})))
 			g.stop()
 			for _, r := range g.flows("--principal", "bob", "--evidence", "join,session,explicit,native") {
 				t.Errorf("a record of bob's is in a workflow: %s %+v", r.Kind, r.Audit.Workflow)

@@ -250,7 +250,7 @@ func TestBranchKeepsItsClaims(t *testing.T) {
 			by["both below writer"] = create(t, both, ctx, map[string]any{"parent_branch_id": by["writer"]}).BranchID
 			by["writer below both"] = create(t, writer, ctx, map[string]any{"parent_branch_id": by["both"]}).BranchID
 			echoes := func(c *mcpclient.Client, branch string) bool {
-				m := tool(t, c, ctx, "fake__echo", jsonText(t, map[string]any{"text": "hello", "branch_id": branch}))
+				m := tool(t, c, ctx, "fake__echo", jsonText(map[string]any{"text": "hello", "branch_id": branch}))
 				text := said(t, m)
 				if strings.Contains(text, "hello") == strings.Contains(text, "policy") {
 					t.Errorf("in %s: %s", branch, m.Result)
@@ -276,7 +276,7 @@ func TestBranchKeepsItsClaims(t *testing.T) {
 			}
 			// Another subject, or the same of another issuer, has no such branch.
 			ben := g.host(t, at, era, tokenFor(is, "ben", issuer.Claims{"groups": []string{"writer"}}))
-			if m := tool(t, ben, ctx, "fake__echo", jsonText(t, map[string]any{"text": "hello", "branch_id": by["writer"]})); !strings.Contains(said(t, m), "no branch") {
+			if m := tool(t, ben, ctx, "fake__echo", jsonText(map[string]any{"text": "hello", "branch_id": by["writer"]})); !strings.Contains(said(t, m), "no branch") {
 				t.Errorf("ben in ann's branch: %s", m.Result)
 			}
 			g.stop()

@@ -467,7 +467,7 @@ func TestRealHostsLogIn(t *testing.T) {
 			configureCodex(t, r, "model")
 			file := filepath.Join(dir, ".codex", "config.toml") // the token comes from the login
 			write(t, file, "mcp_oauth_credentials_store = \"file\"\n"+strings.Replace(content(t, file), fmt.Sprintf("bearer_token_env_var = %q\n", hostToken), "", 1))
-			write(t, dir+"/opencode.json", jsonText(t, map[string]any{"mcp": map[string]any{"foldgate": map[string]any{"type": "remote", "url": at}}}))
+			write(t, dir+"/opencode.json", jsonText(map[string]any{"mcp": map[string]any{"foldgate": map[string]any{"type": "remote", "url": at}}}))
 			cmd := exec.Command(tt.bin, tt.args...)
 			if strings.HasSuffix(tt.bin, ".js") {
 				cmd = exec.Command(node(t), append([]string{tt.bin}, tt.args...)...)

@@ -30,7 +30,7 @@ func TestBatch(t *testing.T) {
 			raw += tokens(t, f.Text)
 		}
 		each[9]["path"] = "absent"
-		args := jsonText(t, map[string]any{"tool": "files__read_file", "each": each, "grep": "FATAL|Out of memory|checkout"})
+		args := jsonText(map[string]any{"tool": "files__read_file", "each": each, "grep": "FATAL|Out of memory|checkout"})
 		m := tool(t, c, ctx, "branch_run", args)
 		text := said(t, m)
 		for _, want := range []string{"10 calls, 1 failed", "#2 app.log", "501:", "#3 syslog", "223:", "#1 access.log", "434:", "[failed #10: "} {
@@ -52,7 +52,7 @@ func TestBatch(t *testing.T) {
 		}
 		// In a branch of the caller's own it is charged to that.
 		b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"batch"}`))
-		in := jsonText(t, map[string]any{"tool": "files__read_file", "each": each[:3], "jq": "length", "branch_id": b.BranchID})
+		in := jsonText(map[string]any{"tool": "files__read_file", "each": each[:3], "jq": "length", "branch_id": b.BranchID})
 		if got := said(t, tool(t, c, ctx, "branch_run", in)); !strings.HasSuffix(got, "\n3") {
 			t.Errorf("a batch in a branch = %q", got)
 		}
@@ -174,7 +174,7 @@ func TestBatchFails(t *testing.T) {
 	g := newGateway(t, fakeConfig(recordFile(t), "run: {allow: [\"**\"]}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	failing := func(text string) string {
-		return `{"result":{"content":[{"type":"text","text":` + jsonText(t, text) + `}],"isError":true}}`
+		return `{"result":{"content":[{"type":"text","text":` + jsonText(text) + `}],"isError":true}}`
 	}
 	for _, tt := range []struct{ more, each, want string }{
 		{``, failing("gone"), "[failed: gone]"},
@@ -208,11 +208,11 @@ func TestJQOverResults(t *testing.T) {
 	for _, text := range []string{
 		`{"a": [1, 2]}`, "npm warn x\n{\"a\": [1, 2]}\nexit status 1\n", "{\"a\":1}\n{\"a\":2}\n", "a:\n- 1\n- 2\n", "<a><b>1</b><b>2</b></a>", "a,b\n1,2\n", "2026-11-23 is prose",
 	} {
-		each = append(each, `{"result":{"content":[{"type":"text","text":`+jsonText(t, text)+`}]}}`)
+		each = append(each, `{"result":{"content":[{"type":"text","text":`+jsonText(text)+`}]}}`)
 	}
 	const jq = `[.[]|[.result|if type=="object" then .a else . end|if type=="object" then .b else . end|length],.text[:1]]`
 	const want = `[[2],null,[2],"n",[2],"{",[2],"a",[2],"<",[1],"a",[19],null]`
-	got := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__raw","each":[`+strings.Join(each, ",")+`],"jq":`+jsonText(t, jq)+`}`))
+	got := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__raw","each":[`+strings.Join(each, ",")+`],"jq":`+jsonText(jq)+`}`))
 	for _, want := range []string{want, "[jq skipped what is not JSON: 2 lines] (1 of 7 results", "[jq read YAML as JSON] (1 of 7", "[jq read XML", "[jq read CSV"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("branch_run with jq answers %s, want %s", got, want)

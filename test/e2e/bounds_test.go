@@ -33,7 +33,7 @@ func TestAnswerSpellings(t *testing.T) {
 	} {
 		for _, transport := range []string{"stdio", "http"} {
 			t.Run(name+"-"+transport, func(t *testing.T) {
-				upstream := fmt.Sprintf("command: [%q, -answer, %s]", fakeserverBin, jsonText(t, answer))
+				upstream := fmt.Sprintf("command: [%q, -answer, %s]", fakeserverBin, jsonText(answer))
 				if transport == "http" {
 					upstream = fmt.Sprintf("url: %q", fakeserverHTTP(t, "-answer", answer))
 				}
@@ -285,7 +285,7 @@ func TestQuestionFlood(t *testing.T) {
 			for n := range flood {
 				fmt.Fprintf(&lines, `{"jsonrpc":"2.0","id":"q%d","method":%q,"params":{"message":"?"}}`+"\n", n, method)
 			}
-			tool(t, c, ctx, "fake__noise", fmt.Sprintf(`{"text":%s}`, jsonText(t, lines.String())))
+			tool(t, c, ctx, "fake__noise", fmt.Sprintf(`{"text":%s}`, jsonText(lines.String())))
 			until(t, "the host is asked", func() bool { return got.Load() >= 500 })
 			text(t, c, ctx, "fake__text", `{"text":"the call after the flood"}`)
 			if n := got.Load(); n > burst+100 {

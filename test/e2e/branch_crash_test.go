@@ -102,10 +102,10 @@ folding: {max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000,
 			b.ended = true
 			continue
 		}
-		if m := tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": "go on", "branch_id": b.id})); parseResult(t, m).IsError {
+		if m := tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": "go on", "branch_id": b.id})); parseResult(t, m).IsError {
 			t.Errorf("a call in branch %s after the restart: %s", b.id, m.Result)
 		}
-		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.id, "message": "done"})))
+		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.id, "message": "done"})))
 		if r.Late && r.Status == "timeout" { // its deadline came between the two calls
 			b.ended = true
 			continue

@@ -20,7 +20,7 @@ func create(t *testing.T, c *mcpclient.Client, ctx context.Context, args map[str
 	if args["description"] == nil {
 		args["description"] = "work"
 	}
-	return own[created](t, tool(t, c, ctx, "branch_create", jsonText(t, args)))
+	return own[created](t, tool(t, c, ctx, "branch_create", jsonText(args)))
 }
 
 const unknownBranch = "br_2f6b1c34-9a0d-4e57-8b21-5c7d90e1f3a4"
@@ -34,7 +34,7 @@ func TestBranchErrors(t *testing.T) {
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	call(t, c, ctx, "tools/list", `{}`)
 	ended := create(t, c, ctx, map[string]any{}).BranchID
-	own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": ended, "message": "done"})))
+	own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": ended, "message": "done"})))
 	deep := ""
 	for range 3 {
 		args := map[string]any{}
@@ -80,25 +80,25 @@ func TestBranchErrors(t *testing.T) {
 		{"call in an unknown branch", "fake__echo", map[string]any{"branch_id": unknownBranch}, "branch_not_found", 404, "branch_create"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := refused(t, tool(t, c, ctx, tt.tool, jsonText(t, tt.args)))
+			f := refused(t, tool(t, c, ctx, tt.tool, jsonText(tt.args)))
 			if f.Error.Code != tt.code || f.Error.Status != tt.status || !strings.Contains(f.Error.Message, tt.says) || strings.Contains(f.Error.Message, "invalid input") {
-				t.Errorf("%s %.120s = %d %s: %s; want %d %s and a word on %q", tt.tool, jsonText(t, tt.args), f.Error.Status, f.Error.Code, f.Error.Message, tt.status, tt.code, tt.says)
+				t.Errorf("%s %.120s = %d %s: %s; want %d %s and a word on %q", tt.tool, jsonText(tt.args), f.Error.Status, f.Error.Code, f.Error.Message, tt.status, tt.code, tt.says)
 			}
 		})
 	}
-	if s := own[status](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": unknownBranch}))); s.BranchID != nil || s.Status != "No active branch found" {
+	if s := own[status](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": unknownBranch}))); s.BranchID != nil || s.Status != "No active branch found" {
 		t.Errorf("branch_status of an unknown branch = %+v", s)
 	}
 	t.Run("arguments over the budget", func(t *testing.T) {
 		b := create(t, c, ctx, map[string]any{"budget": 50})
-		f := refused(t, tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": strings.Repeat("word ", 100), "branch_id": b.BranchID})))
+		f := refused(t, tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": strings.Repeat("word ", 100), "branch_id": b.BranchID})))
 		if s := statusOf(t, c, ctx, b.BranchID); f.Error.Code != "budget_exhausted" || f.Error.Status != 409 || s.Status != "failed" || s.Reason != "budget_exhausted" || s.BudgetUsed > 50 {
 			t.Errorf("%d %s: %s; branch %+v", f.Error.Status, f.Error.Code, f.Error.Message, s)
 		}
 	})
 	t.Run("texts at their limits", func(t *testing.T) {
 		b := create(t, c, ctx, map[string]any{"description": long(500), "prompt": long(10_000), "budget": 32768})
-		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": long(50_000)})))
+		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": long(50_000)})))
 		if !r.Success || r.Message != long(50_000) {
 			t.Errorf("branch_return = success %v with %d bytes", r.Success, len(r.Message))
 		}
@@ -119,11 +119,11 @@ func TestInvisibleCharacters(t *testing.T) {
 	s := own[struct {
 		Description string
 		BudgetUsed  int `json:"budget_used"`
-	}](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b.BranchID})))
+	}](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b.BranchID})))
 	if want := tokens(t, clean+"\n"+clean); s.Description != clean || s.BudgetUsed != want {
 		t.Errorf("description %q with %d tokens used, want %q and %d", s.Description, s.BudgetUsed, clean, want)
 	}
-	r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": dirty})))
+	r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": dirty})))
 	if r.Message != clean {
 		t.Errorf("message %q, want %q", r.Message, clean)
 	}
@@ -170,7 +170,7 @@ func TestLimitsThroughTheBinary(t *testing.T) {
 				for k, v := range tt.args {
 					args[k] = fmt.Sprint(v, i)
 				}
-				params := jsonText(t, map[string]any{"name": "branch_create", "arguments": args})
+				params := jsonText(map[string]any{"name": "branch_create", "arguments": args})
 				wg.Go(func() {
 					m, err := clients[i%len(clients)].Call(ctx, "tools/call", params)
 					mu.Lock()
@@ -206,14 +206,14 @@ func TestScrubbingFailsClosed(t *testing.T) {
 	write(t, filepath.Join(g.dir, "slow.toml"), "[[rules]]\nid = \"slow\"\ndescription = \"slow\"\nregex = '(?:x[xy]{1,300}z){1,3}'\n")
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	b := create(t, c, ctx, map[string]any{})
-	f := refused(t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": strings.Repeat("x", 50_000)})))
+	f := refused(t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": strings.Repeat("x", 50_000)})))
 	if f.Error.Code != "scrubbing_failed" || f.Error.Status != 500 || strings.Contains(f.Error.Message, "xxx") {
 		t.Errorf("branch_return = %d %s: %s", f.Error.Status, f.Error.Code, f.Error.Message)
 	}
 	if s := statusOf(t, c, ctx, b.BranchID); s.Status != "active" {
 		t.Errorf("the branch is %+v, want active: nothing was returned", s)
 	}
-	r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "ok"})))
+	r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": "ok"})))
 	if !r.Success || r.Message != "ok" {
 		t.Errorf("second branch_return = %+v", r)
 	}
@@ -242,7 +242,7 @@ func TestFullDisk(t *testing.T) {
 	for i := range 400 {
 		m := tool(t, c, ctx, "branch_create", `{"description":"work"}`)
 		if !parseResult(t, m).IsError {
-			tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": own[created](t, m).BranchID, "message": "words"}))
+			tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": own[created](t, m).BranchID, "message": "words"}))
 			continue
 		}
 		f := refused(t, m)
@@ -250,7 +250,7 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("branch %d on a full disk = %+v", i+1, f.Error)
 		}
 		// The branch that is open has its page in a file: a call needs no more room.
-		m = tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": "words", "branch_id": b.BranchID}))
+		m = tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": "words", "branch_id": b.BranchID}))
 		if parseResult(t, m).IsError {
 			t.Errorf("a call on a full disk = %s", m.Result)
 		}
@@ -259,7 +259,7 @@ func TestFullDisk(t *testing.T) {
 		if s.Status != "active" || s.BudgetUsed < received {
 			t.Errorf("branch_status = %+v, the client received %d tokens", s, received)
 		}
-		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "enough"})))
+		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": "enough"})))
 		if !r.Success {
 			t.Errorf("branch_return on a full disk = %+v", r)
 		}

@@ -48,7 +48,7 @@ func TestRequiredSessionID(t *testing.T) {
 				t.Fatalf("branch_create without session_id = %+v", f.Error)
 			}
 			b := create(t, c, ctx, map[string]any{"session_id": strings.Trim(id, `"`)})
-			if f := refused(t, tool(t, c, ctx, "branch_create", jsonText(t, map[string]any{"description": "d", "parent_branch_id": b.BranchID, "session_id": "other"}))); !strings.Contains(f.Error.Message, "give session_id "+id) {
+			if f := refused(t, tool(t, c, ctx, "branch_create", jsonText(map[string]any{"description": "d", "parent_branch_id": b.BranchID, "session_id": "other"}))); !strings.Contains(f.Error.Message, "give session_id "+id) {
 				t.Errorf("below a branch of another session: %+v, want the parent's %s named", f.Error, id)
 			}
 		})
@@ -133,7 +133,7 @@ func TestReturnedElsewhere(t *testing.T) {
 	}
 	parent, sub := start(), start()
 	message := func(c *mcpclient.Client, id string) string {
-		return own[struct{ Message string }](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": id}))).Message
+		return own[struct{ Message string }](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": id}))).Message
 	}
 	b := create(t, parent, ctx, map[string]any{}).BranchID
 	own[returned](t, tool(t, sub, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"it is in p.go"}`, b)))
@@ -208,7 +208,7 @@ func TestBranchesInTheLog(t *testing.T) {
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	parent := create(t, c, ctx, map[string]any{"description": "words of the agent", "prompt": "words of the agent"})
 	child := create(t, c, ctx, map[string]any{"description": "words of the agent", "parent_branch_id": parent.BranchID})
-	own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": parent.BranchID, "message": "words of the agent"})))
+	own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": parent.BranchID, "message": "words of the agent"})))
 	g.stop()
 	log := g.log.String()
 	for _, want := range []string{

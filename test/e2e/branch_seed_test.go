@@ -78,22 +78,22 @@ func TestP1FileExploration(t *testing.T) {
 	a := agents(t, ctx, g, 3)
 	parent, sub, inline := a[0], a[1], a[2]
 	for _, name := range fixtures.Names {
-		tool(t, inline, ctx, "files__read_file", jsonText(t, map[string]any{"path": name}))
+		tool(t, inline, ctx, "files__read_file", jsonText(map[string]any{"path": name}))
 	}
 	whole, _ := receivedTokens(t, inline)
 
 	b := create(t, parent, ctx, map[string]any{"description": "find where func ScanWords is defined", "prompt": "Look at the ten files; answer with file and line."}).BranchID
 	for _, name := range fixtures.Names {
-		if m := tool(t, sub, ctx, "files__read_file", jsonText(t, map[string]any{"path": name, "branch_id": b})); parseResult(t, m).IsError {
+		if m := tool(t, sub, ctx, "files__read_file", jsonText(map[string]any{"path": name, "branch_id": b})); parseResult(t, m).IsError {
 			t.Fatalf("%s in the branch: %s", name, m.Result)
 		}
 	}
-	found := text(t, sub, ctx, "files__grep", jsonText(t, map[string]any{"pattern": "^func ScanWords", "branch_id": b}))
+	found := text(t, sub, ctx, "files__grep", jsonText(map[string]any{"pattern": "^func ScanWords", "branch_id": b}))
 	if !strings.Contains(found, "src/scan.go") {
 		t.Errorf("grep found %s", found)
 	}
 	s := statusOf(t, sub, ctx, b)
-	r := own[returned](t, tool(t, parent, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b, "message": "ScanWords is defined in src/scan.go; it splits at white space."})))
+	r := own[returned](t, tool(t, parent, ctx, "branch_return", jsonText(map[string]any{"branch_id": b, "message": "ScanWords is defined in src/scan.go; it splits at white space."})))
 	if !r.Success || s.Status != "active" || s.BudgetTotal != 8192 {
 		t.Errorf("the branch was %+v and returned %+v", s, r)
 	}
@@ -128,16 +128,16 @@ func TestP2Research(t *testing.T) {
 	}
 	const tasks = 5 // as many as a session may create in a minute
 	for i := range tasks {
-		tool(t, inline, ctx, "fake__text", jsonText(t, map[string]any{"text": page(i)}))
+		tool(t, inline, ctx, "fake__text", jsonText(map[string]any{"text": page(i)}))
 	}
 	whole, _ := receivedTokens(t, inline)
 	before := 0
 	for i := range tasks {
 		b := create(t, parent, ctx, map[string]any{"description": fmt.Sprintf("read the documentation of API %d", i)}).BranchID
-		if m := tool(t, sub, ctx, "fake__text", jsonText(t, map[string]any{"text": page(i), "branch_id": b})); parseResult(t, m).IsError {
+		if m := tool(t, sub, ctx, "fake__text", jsonText(map[string]any{"text": page(i), "branch_id": b})); parseResult(t, m).IsError {
 			t.Fatalf("fetch %d: %s", i, m.Result)
 		}
-		own[returned](t, tool(t, parent, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b, "message": fmt.Sprintf("API %d pages with ?after=; items are at /v%d/items/ID.", i, i)})))
+		own[returned](t, tool(t, parent, ctx, "branch_return", jsonText(map[string]any{"branch_id": b, "message": fmt.Sprintf("API %d pages with ?after=; items are at /v%d/items/ID.", i, i)})))
 		_, both := receivedTokens(t, parent)
 		if both-before >= 200 {
 			t.Errorf("task %d brought the parent %d tokens, want under 200", i, both-before)
@@ -168,7 +168,7 @@ func TestP3TrialAndError(t *testing.T) {
 		if branch != "" {
 			args["branch_id"] = branch
 		}
-		tool(t, c, ctx, "fake__raw", jsonText(t, args))
+		tool(t, c, ctx, "fake__raw", jsonText(args))
 	}
 	for i := 1; i <= 3; i++ {
 		for range 3 {
@@ -190,7 +190,7 @@ func TestP3TrialAndError(t *testing.T) {
 		run(sub, 3, ids[2])
 	}
 	until(t, "attempt 2 times out", func() bool { return statusOf(t, sub, ctx, ids[1]).Status == "timeout" })
-	r := own[returned](t, tool(t, parent, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": ids[2], "message": "Attempt 3 works: the lexer must not fold case. All tests pass."})))
+	r := own[returned](t, tool(t, parent, ctx, "branch_return", jsonText(map[string]any{"branch_id": ids[2], "message": "Attempt 3 works: the lexer must not fold case. All tests pass."})))
 	if !r.Success {
 		t.Errorf("branch_return of attempt 3 = %+v", r)
 	}

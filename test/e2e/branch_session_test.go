@@ -232,7 +232,7 @@ func TestReturnWithCallsInFlight(t *testing.T) {
 	if want := tokens(t, "level 3") + tokens(t, `{"ms":50000}`); live.BudgetUsed != want {
 		t.Errorf("while the call is in flight %d tokens are used, want %d: description and arguments", live.BudgetUsed, want)
 	}
-	r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": ids[0], "message": "done"})))
+	r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": ids[0], "message": "done"})))
 	if !r.Success {
 		t.Errorf("branch_return = %+v", r)
 	}
@@ -247,7 +247,7 @@ func TestReturnWithCallsInFlight(t *testing.T) {
 		return strings.Contains(strings.Join(recorded(t, file), "\n"), "slow ended")
 	})
 	for i, id := range ids[1:] {
-		s := own[struct{ Status, Reason, Error, Digest string }](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": id})))
+		s := own[struct{ Status, Reason, Error, Digest string }](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": id})))
 		if s.Status != "failed" || s.Reason != "parent_returning" || s.Error != "parent returning" || s.Digest == "" {
 			t.Errorf("child at level %d = %+v", i+2, s)
 		}
@@ -275,19 +275,19 @@ func TestLateReturn(t *testing.T) {
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	call(t, c, ctx, "tools/list", `{}`)
 	b := create(t, c, ctx, map[string]any{"timeout_seconds": 1}).BranchID
-	tool(t, c, ctx, "fake__raw", jsonText(t, map[string]any{"branch_id": b, "result": map[string]any{
+	tool(t, c, ctx, "fake__raw", jsonText(map[string]any{"branch_id": b, "result": map[string]any{
 		"isError": true, "content": []any{map[string]any{"type": "text", "text": "parser.go: no such file " + strings.Repeat("x ", 300)}}}}))
 	until(t, "the branch times out", func() bool { return statusOf(t, c, ctx, b).Status == "timeout" })
 	type full struct{ Status, Reason, Error, Digest, Message string }
-	s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b})))
+	s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b})))
 	if !strings.Contains(s.Digest, "1 call (raw 1), 1 failed; last error: parser.go: no such file x x") || len([]rune(s.Digest)) > 350 || s.Message != "" {
 		t.Errorf("branch_status = %+v", s)
 	}
-	f := refused(t, tool(t, c, ctx, "fake__echo", jsonText(t, map[string]any{"branch_id": b})))
+	f := refused(t, tool(t, c, ctx, "fake__echo", jsonText(map[string]any{"branch_id": b})))
 	if f.Error.Status != 409 || !strings.Contains(f.Error.Message, "parser.go: no such file") {
 		t.Errorf("a call in the ended branch = %+v, want its digest", f.Error)
 	}
-	args := jsonText(t, map[string]any{"branch_id": b, "message": "it is in lexer.go"})
+	args := jsonText(map[string]any{"branch_id": b, "message": "it is in lexer.go"})
 	r := own[returned](t, tool(t, c, ctx, "branch_return", args))
 	if r.Success || !r.Late || r.Status != "timeout" || r.Message != "it is in lexer.go" {
 		t.Errorf("late branch_return = %+v", r)
@@ -295,10 +295,10 @@ func TestLateReturn(t *testing.T) {
 	if f := refused(t, tool(t, c, ctx, "branch_return", args)); f.Error.Code != "branch_not_active" || f.Error.Status != 409 {
 		t.Errorf("second late branch_return = %+v", f.Error)
 	}
-	if s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b}))); s.Status != "timeout" || s.Message != "it is in lexer.go" {
+	if s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b}))); s.Status != "timeout" || s.Message != "it is in lexer.go" {
 		t.Errorf("branch_status after the late return = %+v", s)
 	}
-	if s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b}))); s.Message != "" {
+	if s := own[full](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b}))); s.Message != "" {
 		t.Errorf("a second branch_status has the late message again: %+v", s)
 	}
 	g.stop()

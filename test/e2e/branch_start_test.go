@@ -64,7 +64,7 @@ func TestUnusableDatabase(t *testing.T) {
 			g := newGateway(t, fakeConfig(recordFile(t), ""))
 			c := g.connect(ctx, "stdio", mcpclient.Legacy)
 			b := create(t, c, ctx, map[string]any{}).BranchID
-			own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b, "message": "done"})))
+			own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b, "message": "done"})))
 			g.stop()
 			db := filepath.Join(g.dir, "state", "foldgate.db")
 			good, err := os.ReadFile(db)
@@ -168,7 +168,7 @@ func TestSecondProcess(t *testing.T) {
 	for _, c := range []*mcpclient.Client{first, second} {
 		call(t, c, ctx, "tools/list", `{}`)
 		b := create(t, c, ctx, map[string]any{}).BranchID
-		tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": "hello", "branch_id": b}))
+		tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": "hello", "branch_id": b}))
 		if s := statusOf(t, c, ctx, b); s.Status != "active" || s.BudgetUsed <= tokens(t, "work") {
 			t.Errorf("branch_status = %+v", s)
 		}

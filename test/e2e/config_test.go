@@ -99,7 +99,7 @@ func TestSmallCommands(t *testing.T) {
 	sample := filepath.Join(g.dir, "sample.txt")
 	body := "héllo <world> 😀\ntoken = " + secret + "\n"
 	write(t, sample, body)
-	if got, want := strings.TrimSpace(g.output("count", sample)), jsonText(t, map[string]any{"tokens": tokens(t, body), "bytes": len(body), "encoding": "o200k_base"}); !sameJSON(t, got, want) {
+	if got, want := strings.TrimSpace(g.output("count", sample)), jsonText(map[string]any{"tokens": tokens(t, body), "bytes": len(body), "encoding": "o200k_base"}); !sameJSON(t, got, want) {
 		t.Errorf("count = %s, want %s", got, want)
 	}
 	clean := g.output("scrub", sample)

@@ -67,7 +67,7 @@ console: {listen: "127.0.0.1:0"}
 	write(t, file, answers(changed))
 	alice := start()
 	b := create(t, alice, ctx, map[string]any{"description": "look <b>around</b>"})
-	tool(t, alice, ctx, "say__text", jsonText(t, map[string]any{"branch_id": b.BranchID}))
+	tool(t, alice, ctx, "say__text", jsonText(map[string]any{"branch_id": b.BranchID}))
 
 	base, at := g.runConsole()
 	if at != base+"/login" {

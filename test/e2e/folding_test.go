@@ -39,7 +39,7 @@ func fakeConfig(file, more string) string {
 
 func statusOf(t *testing.T, c *mcpclient.Client, ctx context.Context, id string) status {
 	t.Helper()
-	return own[status](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": id})))
+	return own[status](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": id})))
 }
 
 // A budget is a hard cap: for any answer of an upstream, a branch receives no token more than it
@@ -196,14 +196,14 @@ func TestNesting(t *testing.T) {
 		if parent != "" {
 			args["parent_branch_id"] = parent
 		}
-		b := own[created](t, tool(t, c, ctx, "branch_create", jsonText(t, args)))
+		b := own[created](t, tool(t, c, ctx, "branch_create", jsonText(args)))
 		if b.Depth != depth || b.path() != strings.Join(append(ids, b.BranchID), "/") {
 			t.Errorf("branch_create at level %d = %+v", depth, b)
 		}
 		parent = b.BranchID
 		ids = append(ids, parent)
 	}
-	f := refused(t, tool(t, c, ctx, "branch_create", jsonText(t, map[string]any{"description": "too deep", "parent_branch_id": parent})))
+	f := refused(t, tool(t, c, ctx, "branch_create", jsonText(map[string]any{"description": "too deep", "parent_branch_id": parent})))
 	t.Logf("level 4: %d %s: %s", f.Error.Status, f.Error.Code, f.Error.Message)
 	own[returned](t, tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"all done"}`, ids[0])))
 	for i, id := range ids[1:] {

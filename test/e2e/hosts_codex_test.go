@@ -40,12 +40,12 @@ func (codex) use(server, tool, arguments string) llmstub.Call {
 func (codex) delegate(prompt func(llmstub.Request) string) []llmstub.Turn {
 	return []llmstub.Turn{
 		func(r llmstub.Request) (llmstub.Reply, error) {
-			return llmstub.Reply{Calls: []llmstub.Call{{Namespace: "multi_agent_v1", Name: "spawn_agent", Arguments: compactJSON(map[string]string{"message": prompt(r)})}}}, nil
+			return llmstub.Reply{Calls: []llmstub.Call{{Namespace: "multi_agent_v1", Name: "spawn_agent", Arguments: jsonText(map[string]string{"message": prompt(r)})}}}, nil
 		},
 		func(r llmstub.Request) (llmstub.Reply, error) {
 			results := r.Results()
 			id := threadForm.FindString(results[len(results)-1])
-			return llmstub.Reply{Calls: []llmstub.Call{{Namespace: "multi_agent_v1", Name: "wait_agent", Arguments: compactJSON(map[string]any{"targets": []string{id}})}}}, nil
+			return llmstub.Reply{Calls: []llmstub.Call{{Namespace: "multi_agent_v1", Name: "wait_agent", Arguments: jsonText(map[string]any{"targets": []string{id}})}}}, nil
 		},
 	}
 }
@@ -121,7 +121,7 @@ apps = false
 		if s.url != "" {
 			fmt.Fprintf(&b, "url = %q\nbearer_token_env_var = %q\n", s.url, hostToken)
 		} else {
-			fmt.Fprintf(&b, "command = %q\nargs = %s\n", s.command[0], jsonText(t, s.command[1:]))
+			fmt.Fprintf(&b, "command = %q\nargs = %s\n", s.command[0], jsonText(s.command[1:]))
 		}
 	}
 	write(t, filepath.Join(dir, "config.toml"), b.String())

@@ -205,7 +205,7 @@ func TestFirstCall(t *testing.T) {
 		servers[fmt.Sprint("every", n)] = map[string]any{"command": node(t), "args": []string{module(t, everythingJS)}, "env": map[string]string{"N": fmt.Sprint(n)}}
 	}
 	host := filepath.Join(home, ".claude.json")
-	write(t, host, jsonText(t, map[string]any{"mcpServers": servers}))
+	write(t, host, jsonText(map[string]any{"mcpServers": servers}))
 	environment := []string{"PATH=" + os.Getenv("PATH"), "GORACE=" + os.Getenv("GORACE"), "HOME=" + home, "XDG_CONFIG_HOME=" + filepath.Join(home, "config")}
 
 	begin := time.Now()
@@ -262,7 +262,7 @@ func configureGemini(t *testing.T, r *hostRun) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "settings.json"), "// my Gemini\n"+jsonText(t, map[string]any{
+	write(t, filepath.Join(dir, "settings.json"), "// my Gemini\n"+jsonText(map[string]any{
 		"security": map[string]any{"folderTrust": map[string]any{"enabled": false}, "auth": map[string]any{"selectedType": "gemini-api-key"}},
 		"general":  map[string]any{"enableAutoUpdate": false}, "privacy": map[string]any{"usageStatisticsEnabled": false},
 		"mcpServers": servers,

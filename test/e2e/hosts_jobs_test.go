@@ -100,18 +100,7 @@ func isTold(task string) func(llmstub.Request) bool {
 
 // batch is a turn that uses branch_run.
 func batch(h host, arguments map[string]any) llmstub.Turn {
-	return llmstub.Use(h.use("foldgate", "branch_run", compactJSON(arguments)))
-}
-
-// compactJSON encodes v as a model does, without escapes that JSON does not need.
-func compactJSON(v any) string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // of maps and strings
-	}
-	return strings.TrimSpace(b.String())
+	return llmstub.Use(h.use("foldgate", "branch_run", jsonText(arguments)))
 }
 
 func each(paths ...string) []map[string]string {
@@ -153,7 +142,7 @@ func foldedJobs(h host) []job {
 	}
 	run := func(name string, limit int, arguments map[string]any) {
 		arguments["run"] = true
-		jobs = append(jobs, job{name: name, limit: limit, turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", "branch_create", compactJSON(arguments)))}})
+		jobs = append(jobs, job{name: name, limit: limit, turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", "branch_create", jsonText(arguments)))}})
 	}
 	run("P1 run", 160, map[string]any{"description": "find why more payments fail", "prompt": question})
 	run("P2 run", 140, map[string]any{"description": "name the region of the deployment", "prompt": "Read deploy/values.yaml."})

@@ -30,7 +30,7 @@ func (opencode) use(server, tool, arguments string) llmstub.Call {
 func (o opencode) delegate(prompt func(llmstub.Request) string) []llmstub.Turn {
 	return []llmstub.Turn{func(r llmstub.Request) (llmstub.Reply, error) {
 		arguments := map[string]string{"description": "Find the cause", "prompt": prompt(r), "subagent_type": "fold-explorer"}
-		return llmstub.Reply{Calls: []llmstub.Call{{Name: "task", Arguments: compactJSON(arguments)}}}, nil
+		return llmstub.Reply{Calls: []llmstub.Call{{Name: "task", Arguments: jsonText(arguments)}}}, nil
 	}}
 }
 
@@ -60,7 +60,7 @@ func (o opencode) run(t *testing.T, r *hostRun) {
 	for name, s := range r.servers {
 		mcp[name] = map[string]any{"type": "local", "command": s.command, "enabled": true}
 	}
-	write(t, filepath.Join(r.work, "opencode.json"), jsonText(t, map[string]any{
+	write(t, filepath.Join(r.work, "opencode.json"), jsonText(map[string]any{
 		"$schema":    "https://opencode.ai/config.json",
 		"autoupdate": false, "share": "disabled", "snapshot": false, "formatter": false, "lsp": false,
 		"model": "stub/model", "small_model": "stub/model", "enabled_providers": []string{"stub"},
@@ -95,7 +95,7 @@ func TestOpencodeToken(t *testing.T) {
 	t.Parallel()
 	r := newHostRun(t)
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
-	write(t, filepath.Join(r.work, "opencode.json"), jsonText(t, map[string]any{"autoupdate": false, "mcp": map[string]any{"foldgate": map[string]any{
+	write(t, filepath.Join(r.work, "opencode.json"), jsonText(map[string]any{"autoupdate": false, "mcp": map[string]any{"foldgate": map[string]any{
 		"type": "remote", "url": g.http(), "oauth": false, "headers": map[string]string{"Authorization": "Bearer {env:" + hostToken + "}"},
 	}}}))
 	r.command(t, module(t, platform(t, opencodePackages)+"/bin/opencode"), []string{"mcp", "list"}, "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1")

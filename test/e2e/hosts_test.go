@@ -274,7 +274,7 @@ func (r *hostRun) behindGateway(t *testing.T, http bool) *gateway {
 		who = principals()
 	}
 	g := newGateway(t, who+fmt.Sprintf("upstreams:\n  fs: {command: %s, cwd: %q, prefix: \"\"}\n  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 1000}\n",
-		jsonText(t, filesystemCommand(t, r.work)), r.work, fakeserverBin)+fmt.Sprintf("folding: {max_branches_per_minute: 20}\nllm: {api: openai, url: %q, model: m}\n", r.stub.URL()))
+		jsonText(filesystemCommand(t, r.work)), r.work, fakeserverBin)+fmt.Sprintf("folding: {max_branches_per_minute: 20}\nllm: {api: openai, url: %q, model: m}\n", r.stub.URL()))
 	if http {
 		r.servers["foldgate"] = mcpServer{url: g.http()}
 		return g

@@ -116,7 +116,7 @@ func TestNothingLeaks(t *testing.T) {
 		if s := statusOf(t, c, ctx, b.BranchID); s.BudgetUsed == 0 {
 			t.Error("the branch paid for nothing, so nothing was tried")
 		}
-		tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "the token is " + secret}))
+		tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": "the token is " + secret}))
 		for _, msg := range c.Received() { // instructions came with the start
 			if at := holds(msg, secret); at != "" {
 				t.Errorf("the host received the secret (%s): %.300s", at, msg)

@@ -143,7 +143,7 @@ func TestLimitOfMain(t *testing.T) {
 				t.Fatal(err, refused)
 			}
 		}
-		done := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b, "message": strings.Repeat("zebra ", 2000) + "lion"})))
+		done := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b, "message": strings.Repeat("zebra ", 2000) + "lion"})))
 		if !done.Success || zebras([]byte(done.Message)) > 0 {
 			t.Errorf("a return to main, which has nothing left: %+v", done)
 		}

@@ -51,22 +51,23 @@ func resultTokens(t *testing.T, m mcpclient.Message) int {
 	return n
 }
 
-func compact(t *testing.T, raw []byte) string {
+// compact takes white space out from between tokens and changes none.
+func compact[T ~[]byte | ~string](t *testing.T, raw T) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		t.Fatal(err)
+	if err := json.Compact(&b, []byte(raw)); err != nil {
+		t.Fatalf("%v: %s", err, raw)
 	}
 	return b.String()
 }
 
-func jsonText(t *testing.T, v any) string {
-	t.Helper()
-	var b bytes.Buffer
+// jsonText encodes v as a model does, without escapes that JSON does not need.
+func jsonText(v any) string {
+	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		t.Fatal(err)
+		panic(err) // of maps and strings
 	}
 	return strings.TrimSpace(b.String())
 }
@@ -219,7 +220,7 @@ func TestMainJob(t *testing.T) {
 		c := g.connect(ctx, transport, era)
 		call(t, c, ctx, "tools/list", `{}`)
 
-		m := tool(t, c, ctx, "branch_create", jsonText(t, map[string]any{"description": mainDescription, "prompt": mainPrompt, "budget": 100000}))
+		m := tool(t, c, ctx, "branch_create", jsonText(map[string]any{"description": mainDescription, "prompt": mainPrompt, "budget": 100000}))
 		parent := []mcpclient.Message{m}
 		b := own[created](t, m)
 		if !strings.HasPrefix(b.BranchID, "br_") || b.BudgetAllocated != 100000 || b.Depth != 1 {
@@ -227,7 +228,7 @@ func TestMainJob(t *testing.T) {
 		}
 		used, crossed := tokens(t, mainDescription+"\n"+mainPrompt), 0
 		for i, name := range fixtures.Names {
-			m := tool(t, c, ctx, "files__read_file", jsonText(t, map[string]any{"path": name, "branch_id": b.BranchID}))
+			m := tool(t, c, ctx, "files__read_file", jsonText(map[string]any{"path": name, "branch_id": b.BranchID}))
 			disk, err := os.ReadFile(filepath.Join(dir, name))
 			if err != nil {
 				t.Fatal(err)
@@ -243,13 +244,13 @@ func TestMainJob(t *testing.T) {
 			}
 			n := resultTokens(t, m)
 			crossed += n
-			used += n + tokens(t, jsonText(t, map[string]any{"path": name}))
+			used += n + tokens(t, jsonText(map[string]any{"path": name}))
 		}
-		s := own[status](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b.BranchID})))
+		s := own[status](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b.BranchID})))
 		if s.Status != "active" || s.BudgetUsed != used || s.BudgetTotal != 100000 {
 			t.Errorf("branch_status = %+v, want active and %d of 100000 used", s, used)
 		}
-		m = tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": mainSummary}))
+		m = tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": mainSummary}))
 		parent = append(parent, m)
 		r := own[returned](t, m)
 		if !r.Success || r.Message != mainSummary || r.TokensUsed != used {
@@ -360,7 +361,7 @@ func TestBranchIDStaysHere(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("the upstream got the arguments\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
-		s := own[status](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": b.BranchID})))
+		s := own[status](t, tool(t, c, ctx, "branch_status", jsonText(map[string]any{"branch_id": b.BranchID})))
 		if s.BudgetUsed == 0 {
 			t.Errorf("branch_status = %+v, want the calls charged", s)
 		}

@@ -23,7 +23,7 @@ import (
 func TestManyTools(t *testing.T) {
 	definition := func(i int) string {
 		return fmt.Sprintf(`{"name":"tool_%d","description":%s,"inputSchema":{"type":"object","properties":{"path":{"type":"string","description":"The file to read, relative to the project."},"limit":{"type":"integer","description":"The largest number of lines."}},"required":["path"]}}`,
-			i, jsonText(t, strings.Repeat("Reads a file of the project and returns its lines with their numbers. ", 4)))
+			i, jsonText(strings.Repeat("Reads a file of the project and returns its lines with their numbers. ", 4)))
 	}
 	server := func(tools int) string {
 		var all []string

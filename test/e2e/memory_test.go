@@ -67,7 +67,7 @@ func TestMemories(t *testing.T) {
 				}
 			}
 			used := statusOf(t, c, ctx, b.BranchID).BudgetUsed - before
-			if n := tokens(t, text) + tokens(t, jsonText(t, map[string]any{"handle": b.Memories, "branch_id": b.BranchID})); used != n {
+			if n := tokens(t, text) + tokens(t, jsonText(map[string]any{"handle": b.Memories, "branch_id": b.BranchID})); used != n {
 				t.Errorf("the branch paid %d tokens for memories, and for reading them, of %d", used, n)
 			}
 			if tokens(t, text) > 2000/5 {
@@ -235,7 +235,7 @@ folding:
   remember:
     tool: memory__create_entities
     arguments: {entities: [{name: "${description} (${branch})", entityType: "${outcome}", observations: ["${message}${error}", "${tools}"]}]}
-`, jsonText(t, []string{node(t), module(t, memoryJS)}), graph, stub.URL()))
+`, jsonText([]string{node(t), module(t, memoryJS)}), graph, stub.URL()))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	stored := func(want string) {
 		t.Helper()

@@ -108,7 +108,7 @@ func TestNPM(t *testing.T) {
 	filesystem := []string{bin, module(t, filesystemJS), dir}
 	everything := []string{bin, module(t, everythingJS), "stdio"}
 	config := fmt.Sprintf("upstreams:\n  fs: {command: %s}\n  every: {command: %s}\n  remote: {url: %q}\n"+wholeResults,
-		jsonText(t, filesystem), jsonText(t, everything), everythingHTTP(t))
+		jsonText(filesystem), jsonText(everything), everythingHTTP(t))
 	g := newGateway(t, config)
 	url := []string{g.http(), "--transport", "http"}
 	// The Inspector has a --config of its own; foldgate finds its file by itself.
@@ -185,7 +185,7 @@ func TestNPMBranch(t *testing.T) {
 	for i := range 3 {
 		write(t, filepath.Join(dir, fmt.Sprint(i, ".txt")), strings.Repeat(fmt.Sprintf("line of file %d\n", i), 200))
 	}
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s}\n"+wholeResults, jsonText(t, []string{node(t), module(t, filesystemJS), dir})))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s}\n"+wholeResults, jsonText([]string{node(t), module(t, filesystemJS), dir})))
 	ctx := testContext(t)
 	c := g.connect(ctx, "http", mcpclient.Legacy)
 	call(t, c, ctx, "tools/list", `{}`)
@@ -193,7 +193,7 @@ func TestNPMBranch(t *testing.T) {
 	used := tokens(t, "read\nthree files")
 	for i := range 3 {
 		path := filepath.Join(dir, fmt.Sprint(i, ".txt"))
-		m := tool(t, c, ctx, "fs__read_text_file", jsonText(t, map[string]any{"branch_id": b.BranchID, "path": path}))
+		m := tool(t, c, ctx, "fs__read_text_file", jsonText(map[string]any{"branch_id": b.BranchID, "path": path}))
 		disk, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestNPMBranch(t *testing.T) {
 		if got := parseResult(t, m).Content[0].Text; got != string(disk) {
 			t.Errorf("file %d differs: %.200q", i, got)
 		}
-		used += resultTokens(t, m) + tokens(t, jsonText(t, map[string]any{"path": path}))
+		used += resultTokens(t, m) + tokens(t, jsonText(map[string]any{"path": path}))
 	}
 	if r := own[returned](t, tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"read"}`, b.BranchID))); r.TokensUsed != used {
 		t.Errorf("tokens_used = %d, an independent count gives %d", r.TokensUsed, used)

@@ -43,7 +43,7 @@ func TestOperatorEndsABranch(t *testing.T) {
 	}
 	hers, his := create(t, alice, ctx, map[string]any{"description": "look at\nmany files"}), create(t, bob, ctx, map[string]any{})
 	inner := create(t, alice, ctx, map[string]any{"parent_branch_id": hers.BranchID})
-	tool(t, alice, ctx, "fake__echo", jsonText(t, map[string]any{"branch_id": hers.BranchID}))
+	tool(t, alice, ctx, "fake__echo", jsonText(map[string]any{"branch_id": hers.BranchID}))
 	out, _ := g.operate("branches")
 	for _, want := range []string{hers.BranchID, his.BranchID, inner.BranchID, "alice", "bob", "main", "look at"} {
 		if !strings.Contains(out, want) {
@@ -82,7 +82,7 @@ func TestOperatorEndsABranch(t *testing.T) {
 	if m := tool(t, alice, ctx, "fake__text", `{"text":"x","branch_id":"`+hers.BranchID+`"}`); !strings.Contains(string(m.Result), "ended by the operator: it reads the wrong files") {
 		t.Errorf("the next call: %s", m.Result)
 	}
-	if s := said(t, tool(t, alice, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": hers.BranchID}))); !strings.Contains(s, "operator") || !strings.Contains(s, "it reads the wrong files") {
+	if s := said(t, tool(t, alice, ctx, "branch_status", jsonText(map[string]any{"branch_id": hers.BranchID}))); !strings.Contains(s, "operator") || !strings.Contains(s, "it reads the wrong files") {
 		t.Errorf("branch_status: %s", s)
 	}
 	if out, _ := g.operate("branches"); strings.Contains(out, hers.BranchID) || strings.Contains(out, inner.BranchID) || !strings.Contains(out, his.BranchID) {

@@ -61,7 +61,7 @@ func TestRebuild(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b, "message": ""}))
+			tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b, "message": ""}))
 		}
 	}
 	used := func() map[string]int64 {

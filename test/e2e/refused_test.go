@@ -68,7 +68,7 @@ func TestRefusedMessagesAreRecorded(t *testing.T) {
 				if place.rule == "unreadable" {
 					params += "]"
 				}
-				name, arguments := "noise", fmt.Sprintf(`{"text":%s}`, compactJSON(fmt.Sprintf(`{"jsonrpc":"2.0",%s"method":%q,"params":%s}`, id, method, params)))
+				name, arguments := "noise", fmt.Sprintf(`{"text":%s}`, jsonText(fmt.Sprintf(`{"jsonrpc":"2.0",%s"method":%q,"params":%s}`, id, method, params)))
 				if place.transport == "http" { // on the stream of its call
 					name, arguments = "elicit", fmt.Sprintf(`{"method":%q,"params":%s}`, method, params)
 				}

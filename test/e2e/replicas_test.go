@@ -490,13 +490,13 @@ func (f *fleet) mainJob(t *testing.T, c *mcpclient.Client) {
 	if _, err := c.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	b := own[created](t, tool(t, c, ctx, "branch_create", jsonText(t, map[string]any{"description": mainDescription, "prompt": mainPrompt, "budget": 100000})))
+	b := own[created](t, tool(t, c, ctx, "branch_create", jsonText(map[string]any{"description": mainDescription, "prompt": mainPrompt, "budget": 100000})))
 	used := tokens(t, mainDescription+"\n"+mainPrompt)
 	for _, name := range fixtures.Names {
-		m := tool(t, c, ctx, "files__read_file", jsonText(t, map[string]any{"path": name, "branch_id": b.BranchID}))
-		used += resultTokens(t, m) + tokens(t, jsonText(t, map[string]any{"path": name}))
+		m := tool(t, c, ctx, "files__read_file", jsonText(map[string]any{"path": name, "branch_id": b.BranchID}))
+		used += resultTokens(t, m) + tokens(t, jsonText(map[string]any{"path": name}))
 	}
-	if r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": mainSummary}))); !r.Success || r.TokensUsed != used || used < 40000 {
+	if r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": mainSummary}))); !r.Success || r.TokensUsed != used || used < 40000 {
 		t.Errorf("branch_return = %+v, want %d tokens used, over 40000", r, used)
 	}
 }

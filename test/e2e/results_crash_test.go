@@ -108,7 +108,7 @@ func (k keptResult) call(t *testing.T) string {
 	for i := range k.lines {
 		text.WriteString(k.line(i+1) + "\n")
 	}
-	return fmt.Sprintf(`{"name":"fake__raw","arguments":{"result":{"content":[{"type":"text","text":%s}]}}}`, jsonText(t, text.String()))
+	return fmt.Sprintf(`{"name":"fake__raw","arguments":{"result":{"content":[{"type":"text","text":%s}]}}}`, jsonText(text.String()))
 }
 
 // readsWhole reads the ends of all results that were not evicted when last seen.

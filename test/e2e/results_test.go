@@ -58,12 +58,12 @@ func readFile(t *testing.T, c *mcpclient.Client, ctx context.Context, name, bran
 	if branch != "" {
 		args["branch_id"] = branch
 	}
-	return tool(t, c, ctx, "files__read_file", jsonText(t, args))
+	return tool(t, c, ctx, "files__read_file", jsonText(args))
 }
 
 func readPart(t *testing.T, c *mcpclient.Client, ctx context.Context, args map[string]any) mcpclient.Message {
 	t.Helper()
-	return tool(t, c, ctx, "branch_read", jsonText(t, args))
+	return tool(t, c, ctx, "branch_read", jsonText(args))
 }
 
 // The facts that 44 questions ask for are in the preview, or one branch_read
@@ -88,7 +88,7 @@ func TestAnswerRecall(t *testing.T) {
 			}
 			q.Read["handle"] = handleIn(t, text)
 			answer := readPart(t, c, ctx, q.Read)
-			reads, writes = reads+resultTokens(t, answer), writes+tokens(t, jsonText(t, q.Read))
+			reads, writes = reads+resultTokens(t, answer), writes+tokens(t, jsonText(q.Read))
 			if strings.Contains(said(t, answer), q.Fact) {
 				oneRead++
 				continue
@@ -194,7 +194,7 @@ func TestFoldedResults(t *testing.T) {
 		used, handle := tokens(t, "find the fault"), ""
 		for _, f := range previewtest.Fixtures()[:10] {
 			m := readFile(t, c, ctx, f.Name, b.BranchID)
-			used += resultTokens(t, m) + tokens(t, jsonText(t, map[string]any{"path": f.Name}))
+			used += resultTokens(t, m) + tokens(t, jsonText(map[string]any{"path": f.Name}))
 			if f.Name == "app.log" {
 				handle = handleIn(t, said(t, m))
 			}
@@ -205,7 +205,7 @@ func TestFoldedResults(t *testing.T) {
 		if !strings.Contains(said(t, m), "378:") {
 			t.Errorf("branch_read = %s", m.Result)
 		}
-		used += resultTokens(t, m) + tokens(t, jsonText(t, args))
+		used += resultTokens(t, m) + tokens(t, jsonText(args))
 		s := statusOf(t, c, ctx, b.BranchID)
 		if s.Status != "active" || s.BudgetUsed != used || s.BudgetUsed > 8192 {
 			t.Errorf("the branch is %s with %d used, an independent count gives %d", s.Status, s.BudgetUsed, used)
@@ -266,7 +266,7 @@ func TestFoldRules(t *testing.T) {
 	rows := `{"rows":[` + strings.TrimSuffix(strings.Repeat(`{"id":1},`, 400), ",") + `]}`
 	for _, body := range []string{
 		`{"content":[{"type":"text","text":"400 rows"}],"structuredContent":` + rows + `,"_meta":{"a":1.0}}`,
-		`{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":` + jsonText(t, rows) + `}]}`,
+		`{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":` + jsonText(rows) + `}]}`,
 	} {
 		m := tool(t, c, ctx, "fake__raw", `{"result":`+body+`}`)
 		r := parseResult(t, m)
@@ -282,7 +282,7 @@ func TestFoldRules(t *testing.T) {
 		}
 	}
 	// An error is read whole up to 2,000 tokens.
-	long := jsonText(t, strings.Repeat("reason ", 1500))
+	long := jsonText(strings.Repeat("reason ", 1500))
 	if m := tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+long+`}],"isError":true}}`); strings.Contains(said(t, m), "[Folded") {
 		t.Errorf("an error of 1,500 tokens was folded: %.200s", said(t, m))
 	}
@@ -311,7 +311,7 @@ func TestJQIsOutOfProcess(t *testing.T) { // alone: a busy machine reaches the t
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.dial(ctx, g.http(), mcpclient.Legacy)
-	text := jsonText(t, `{"text":"`+strings.Repeat("a", 2_000_000)+`"}`)
+	text := jsonText(`{"text":"` + strings.Repeat("a", 2_000_000) + `"}`)
 	h := handleIn(t, said(t, tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+text+`}]}}`)))
 	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": ".text|length"})); got != "2000000" {
 		t.Errorf("the length is %s", got)
@@ -357,7 +357,7 @@ func TestJQReadsOtherTexts(t *testing.T) {
 	for i := range 30 {
 		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
 	}
-	call(t, c, ctx, "tools/call", `{"name":"fake__raw","arguments":{"result":{"content":[{"type":"text","text":`+jsonText(t, array)+`}]}}}`) // the vocabulary is loaded
+	call(t, c, ctx, "tools/call", `{"name":"fake__raw","arguments":{"result":{"content":[{"type":"text","text":`+jsonText(array)+`}]}}}`) // the vocabulary is loaded
 	before := peakMemory(t, g.pid)
 	for name, tt := range map[string]struct{ text, jq, want string }{
 		"JSON":        {array, ".[299].id", "299"},
@@ -373,7 +373,7 @@ func TestJQReadsOtherTexts(t *testing.T) {
 		"grown YAML":  {laughs, ".a30|length", "can't be converted"},
 		"nested YAML": {strings.Repeat("- ", 20_000) + "a", "length", ""},
 	} {
-		h := handleIn(t, said(t, tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+jsonText(t, tt.text)+`}]}}`)))
+		h := handleIn(t, said(t, tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+jsonText(tt.text)+`}]}}`)))
 		m := readPart(t, c, ctx, map[string]any{"handle": h, "jq": tt.jq})
 		got := said(t, m)
 		if busy := strings.Contains(got, "too long") || strings.Contains(got, "too much memory"); !strings.Contains(got, tt.want) && !busy || tt.want == "" && !parseResult(t, m).IsError {

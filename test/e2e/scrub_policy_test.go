@@ -92,7 +92,7 @@ func TestPolicyOffKeepsNoSecrets(t *testing.T) {
 			t.Errorf("the host does not see the secret, though it may: %.300s", m.Result)
 		}
 	}
-	long := jsonText(t, map[string]any{"text": strings.Repeat("word after word\n", 300) + secret})
+	long := jsonText(map[string]any{"text": strings.Repeat("word after word\n", 300) + secret})
 	if m := tool(t, c, ctx, "fake__text", long); !strings.Contains(string(m.Result), "branch_read") {
 		t.Fatalf("not folded: %.300s", m.Result)
 	}
@@ -130,7 +130,7 @@ func TestScrubFailsClosed(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "scrub: {timeout_ms: 50}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
-	hostile := jsonText(t, map[string]any{"text": strings.Repeat("key_=a curl -H ", 400_000)})
+	hostile := jsonText(map[string]any{"text": strings.Repeat("key_=a curl -H ", 400_000)})
 	m, err := c.Call(ctx, "tools/call", `{"name":"fake__text","arguments":`+hostile+`}`)
 	if err != nil {
 		t.Fatal(err)
@@ -159,8 +159,8 @@ func TestOrdinaryOutputStays(t *testing.T) {
 		"br_1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed ses_1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed",
 		"gitleaks:allow is only text; password = os.environ['PASSWORD']",
 	} {
-		m := tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": text}))
-		if want := `{"content":[{"type":"text","text":` + jsonText(t, text) + `}]}`; string(m.Result) != want {
+		m := tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": text}))
+		if want := `{"content":[{"type":"text","text":` + jsonText(text) + `}]}`; string(m.Result) != want {
 			t.Errorf("result = %s, want %s", m.Result, want)
 		}
 	}

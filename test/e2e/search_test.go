@@ -302,20 +302,20 @@ func TestSearchNPM(t *testing.T) {
 	ctx, dir := testContext(t), t.TempDir()
 	write(t, filepath.Join(dir, "note.txt"), "a note of 17 bytes")
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s}\n  every: {command: %s}\ntools: {mode: search}\n",
-		jsonText(t, []string{node(t), module(t, filesystemJS), dir}), jsonText(t, []string{node(t), module(t, everythingJS), "stdio"})))
+		jsonText([]string{node(t), module(t, filesystemJS), dir}), jsonText([]string{node(t), module(t, everythingJS), "stdio"})))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	if listed := names(t, c, "tools/list", "tools", "name"); len(listed) != 2 {
 		t.Errorf("listed %s", listed)
 	}
 	for query, want := range map[string]string{"rename a file": "fs__move_file", "add two numbers": "every__get-sum", "read a text file": "fs__read_text_file"} {
-		if found := text(t, c, ctx, "find_tools", jsonText(t, map[string]any{"query": query})); !strings.Contains(found, `{"name":"`+want+`"`) {
+		if found := text(t, c, ctx, "find_tools", jsonText(map[string]any{"query": query})); !strings.Contains(found, `{"name":"`+want+`"`) {
 			t.Errorf("%s finds %s", query, found)
 		}
 	}
 	if m := through(t, c, ctx, "every__get-sum", `{"a":19,"b":23}`, ""); !strings.Contains(said(t, m), "42") {
 		t.Errorf("sum = %s", m.Result)
 	}
-	if m := through(t, c, ctx, "fs__read_text_file", jsonText(t, map[string]any{"path": filepath.Join(dir, "note.txt")}), ""); !strings.Contains(said(t, m), "a note of 17 bytes") {
+	if m := through(t, c, ctx, "fs__read_text_file", jsonText(map[string]any{"path": filepath.Join(dir, "note.txt")}), ""); !strings.Contains(said(t, m), "a note of 17 bytes") {
 		t.Errorf("read = %s", m.Result)
 	}
 	t.Log(strings.TrimSpace(g.output("check")))

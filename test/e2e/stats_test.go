@@ -96,7 +96,7 @@ func TestOneStoryOfSavings(t *testing.T) {
 	if after := statusOf(t, c, ctx, b.BranchID).Folded; before == "" || after == before {
 		t.Errorf("branch_status says %q before a read and %q after it, want less saved", before, after)
 	}
-	tool(t, c, ctx, "branch_run", jsonText(t, map[string]any{"tool": "files__read_file", "each": []any{map[string]any{"path": "issues.json"}, map[string]any{"path": "app.log"}}, "grep": "FATAL", "branch_id": b.BranchID}))
+	tool(t, c, ctx, "branch_run", jsonText(map[string]any{"tool": "files__read_file", "each": []any{map[string]any{"path": "issues.json"}, map[string]any{"path": "app.log"}}, "grep": "FATAL", "branch_id": b.BranchID}))
 	// A host's own sub-context is the branch's, a branch below is not.
 	call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"files__read_file","arguments":{"path":"issues.json","branch_id":%q},"_meta":{"io.github.foldgate/context":"analysis"}}`, b.BranchID))
 	below := create(t, c, ctx, map[string]any{"parent_branch_id": b.BranchID})

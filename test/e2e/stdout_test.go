@@ -30,7 +30,7 @@ func TestStdoutPurity(t *testing.T) {
 				`npm warn deprecated`, `{"jsonrpc":"2.0"}`, `{"jsonrpc":"2.0","id":77,"result":{}}`, `[]`, `{`, `null`, `\u0000`,
 				strings.Repeat("x", 100000),
 			} {
-				args := `{"text":` + jsonText(t, noise) + `}`
+				args := `{"text":` + jsonText(noise) + `}`
 				if got := text(t, c, ctx, "fake__noise", args); !strings.Contains(got, "noise") {
 					t.Errorf("after the noise %.60q: %q", noise, got)
 				}

@@ -48,7 +48,7 @@ func TestTaskListOfSeveralServers(t *testing.T) {
 			if err := json.Unmarshal(m.Result, &page); err != nil {
 				t.Fatal(err)
 			}
-			m = call(t, c, ctx, "tasks/list", jsonText(t, map[string]string{"cursor": page.NextCursor}))
+			m = call(t, c, ctx, "tasks/list", jsonText(map[string]string{"cursor": page.NextCursor}))
 			if n := strings.Count(string(m.Result), `"taskId"`); n != 1 || !strings.Contains(string(m.Result), "of-first") {
 				t.Errorf("the second page is %s, want the tasks of the server with more", m.Result)
 			}
@@ -59,7 +59,7 @@ func TestTaskListOfSeveralServers(t *testing.T) {
 				t.Errorf("the server with one page was asked %s", got)
 			}
 			for _, cursor := range []string{"p2", `{"none of them":""}`} {
-				if m, err := c.Call(ctx, "tasks/list", jsonText(t, map[string]string{"cursor": cursor})); err != nil || !strings.Contains(string(m.Error), "-32602") {
+				if m, err := c.Call(ctx, "tasks/list", jsonText(map[string]string{"cursor": cursor})); err != nil || !strings.Contains(string(m.Error), "-32602") {
 					t.Errorf("tasks/list with the cursor %s = %s %s, %v", cursor, m.Result, m.Error, err)
 				}
 			}

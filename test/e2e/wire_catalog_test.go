@@ -20,20 +20,12 @@ import (
 func hello(instructions string) map[string]string {
 	return map[string]string{
 		"notifications/initialized": "", "server/discover": `{"code":-32601,"message":"Method not found"}`,
-		"initialize":               `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}},"serverInfo":{"name":"p","version":"1"},"instructions":` + string(mustJSON(instructions)) + `}`,
+		"initialize":               `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}},"serverInfo":{"name":"p","version":"1"},"instructions":` + jsonText(instructions) + `}`,
 		"tools/list":               `{"tools":[]}`,
 		"prompts/list":             `{"prompts":[]}`,
 		"resources/list":           `{"resources":[]}`,
 		"resources/templates/list": `{"resourceTemplates":[]}`,
 	}
-}
-
-func mustJSON(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return b
 }
 
 // names returns one member of each item of a list, but for foldgate's own tools.
@@ -93,7 +85,7 @@ func TestCatalog(t *testing.T) {
 			_ = json.Unmarshal(m.Params, &p)
 			n := 0
 			fmt.Sscanf(p.Cursor, "\ud7ff \"%d\"", &n)
-			next := fmt.Sprintf(`,"nextCursor":%s`, mustJSON(fmt.Sprintf("\ud7ff \"%d\"", n+1)))
+			next := fmt.Sprintf(`,"nextCursor":%s`, jsonText(fmt.Sprintf("\ud7ff \"%d\"", n+1)))
 			if n == 29 {
 				next = ""
 			}

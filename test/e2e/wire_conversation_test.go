@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -51,7 +49,7 @@ func conversations(t *testing.T, dir string) (all []conversation, auto map[strin
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		if name == "server" { // what the upstream is
 			for _, f := range a.Files {
-				auto[f.Name] = string(compacted(t, string(f.Data)))
+				auto[f.Name] = compact(t, f.Data)
 			}
 			continue
 		}
@@ -98,12 +96,12 @@ func expect(t *testing.T, who string, from <-chan string, want string, vars map[
 	}
 	var pattern strings.Builder
 	var bound []string
-	rest := string(compacted(t, fill(variable.ReplaceAllStringFunc(want, func(v string) string {
+	rest := compact(t, fill(variable.ReplaceAllStringFunc(want, func(v string) string {
 		if _, known := vars[v[2:len(v)-2]]; known {
 			return v
 		}
 		return `"«` + v[2:len(v)-2] + `»"`
-	}), vars)))
+	}), vars))
 	for {
 		before, after, ok := strings.Cut(rest, `"«`)
 		pattern.WriteString(regexp.QuoteMeta(before))
@@ -115,23 +113,13 @@ func expect(t *testing.T, who string, from <-chan string, want string, vars map[
 		pattern.WriteString(`("[^"]*"|\d+)`)
 		rest = tail
 	}
-	m := regexp.MustCompile(`^` + pattern.String() + `$`).FindStringSubmatch(string(compacted(t, got)))
+	m := regexp.MustCompile(`^` + pattern.String() + `$`).FindStringSubmatch(compact(t, got))
 	if m == nil {
 		t.Fatalf("%s\n%s\nwant\n%s", who, got, want)
 	}
 	for i, name := range bound {
 		vars[name] = m[i+1]
 	}
-}
-
-// compacted takes white space out from between tokens and changes none.
-func compacted(t *testing.T, text string) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	if err := json.Compact(&b, []byte(text)); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	return b.Bytes()
 }
 
 // TestConversations holds every conversation between hosts and upstreams on

@@ -133,7 +133,7 @@ func TestRefusedSubscription(t *testing.T) {
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, modern]}\n", fakeserverBin))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	for uri, refused := range map[string]bool{"fake://doc": false, "fake://refused": true} {
-		m, err := c.Call(ctx, "resources/subscribe", jsonText(t, map[string]any{"uri": uri}))
+		m, err := c.Call(ctx, "resources/subscribe", jsonText(map[string]any{"uri": uri}))
 		if err != nil || refused != strings.Contains(string(m.Error), "not this one") {
 			t.Errorf("%s: %s%s, %v; refused should be %v", uri, m.Result, m.Error, err, refused)
 		}

@@ -24,7 +24,7 @@ func TestManyQuestionsAtOnce(t *testing.T) {
 			c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
 				var p struct{ Message string }
 				_ = json.Unmarshal(m.Params, &p)
-				return json.RawMessage(`{"action":"accept","content":{"to":` + jsonText(t, p.Message) + `}}`), nil
+				return json.RawMessage(`{"action":"accept","content":{"to":` + jsonText(p.Message) + `}}`), nil
 			}
 			if _, err := c.Start(ctx); err != nil {
 				t.Fatal(err)
@@ -35,7 +35,7 @@ func TestManyQuestionsAtOnce(t *testing.T) {
 				wg.Go(func() {
 					message := strings.Repeat("?", i+1)
 					m, err := c.Call(ctx, "tools/call", `{"name":"fake__elicit","arguments":{"params":{"message":"`+message+`"}}}`)
-					if want := jsonText(t, `{"action":"accept","content":{"to":"`+message+`"}}`); err != nil || !strings.Contains(string(m.Result), want) {
+					if want := jsonText(`{"action":"accept","content":{"to":"` + message + `"}}`); err != nil || !strings.Contains(string(m.Result), want) {
 						t.Errorf("elicit %d = %.200s %s, %v", i, m.Result, m.Error, err)
 					}
 				})

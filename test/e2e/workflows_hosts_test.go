@@ -113,7 +113,7 @@ func TestWorkflowRounds(t *testing.T) {
 			for id := range r.InputRequests {
 				answers[id] = json.RawMessage(`{"action":"accept","content":{}}`)
 			}
-			second := call(t, c, ctx, "tools/call", fmt.Sprintf(`%s,"requestState":%q,"inputResponses":%s}`, params, r.RequestState, jsonText(t, answers)))
+			second := call(t, c, ctx, "tools/call", fmt.Sprintf(`%s,"requestState":%q,"inputResponses":%s}`, params, r.RequestState, jsonText(answers)))
 			g.stop()
 			rounds := responses(g.flows("--tool", "elicit"))
 			if len(rounds) != 2 {

@@ -79,7 +79,7 @@ func (r flowResult) inStructured() string {
 
 func flow(t *testing.T, c *mcpclient.Client, ctx context.Context, name string, args map[string]string) flowResult {
 	t.Helper()
-	m := tool(t, c, ctx, "signals__"+name, jsonText(t, args))
+	m := tool(t, c, ctx, "signals__"+name, jsonText(args))
 	var r flowResult
 	if err := json.Unmarshal(m.Result, &r); err != nil {
 		t.Fatalf("%s: %v", m.Result, err)
@@ -253,7 +253,7 @@ func TestWorkflowUnknownHandle(t *testing.T) {
 			if name == "get_signals" {
 				args["signal_spec"] = "any"
 			}
-			m := tool(t, c, ctx, "signals__"+name, jsonText(t, args))
+			m := tool(t, c, ctx, "signals__"+name, jsonText(args))
 			if f := refused(t, m); f.Error.Code != "context_not_found" || f.Error.Status != 404 || strings.Contains(string(m.Result), "ctx_17952") {
 				t.Errorf("%s with %.40q = %s", name, id, m.Result)
 			}
