@@ -333,8 +333,8 @@ func (rt *Router) rescrub(srv *upstream.Server, k catalog.Kind, l *catalog.List)
 }
 
 // reload merges a list by new settings, from the servers' lists that are known. It reports whether
-// the hosts of principal should ask for the list again.
-func (p *groupLists) reload(before, st *Settings, principal string, k catalog.Kind) (changed bool) {
+// the hosts of the group should ask for the list again.
+func (p *groupLists) reload(before, st *Settings, k catalog.Kind) (changed bool) {
 	old := p.merged[k].Load()
 	if old == nil {
 		return false // no host has asked for it
@@ -346,6 +346,7 @@ func (p *groupLists) reload(before, st *Settings, principal string, k catalog.Ki
 	}
 	merged := st.Rules.Merge(k, lists)
 	p.merged[k].Store(merged)
+	principal := p.group.Principal
 	if strings.Contains(principal, ":") { // an issuer's: each token may see something else
 		return changed || st.Rules.Govern() || before.Rules.Govern() || !bytes.Equal(old.Result(false), merged.Result(false))
 	}

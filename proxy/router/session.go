@@ -303,7 +303,7 @@ func (rt *Router) Reloaded(before *Settings) {
 			}
 		}
 		for k := range catalog.Kinds {
-			if p.reload(before, st, p.group.Principal, k) {
+			if p.reload(before, st, k) {
 				rt.tell(p.group, k.Changed())
 			}
 		}
