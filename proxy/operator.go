@@ -54,14 +54,7 @@ func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
 func budgetsOf(states []limits.State) []control.Budget {
 	all := []control.Budget{}
 	for _, s := range states {
-		b := control.Budget{
-			Limit: s.Limit, Subject: s.Subject, Per: s.Per, Action: s.Action, Window: s.Window,
-			Model: s.Model, Tokens: s.Tokens, TokensUsed: s.TokensUsed, Calls: s.Calls, CallsUsed: s.CallsUsed,
-		}
-		if !s.Reset.IsZero() {
-			b.Reset = &s.Reset
-		}
-		all = append(all, b)
+		all = append(all, control.Budget(s))
 	}
 	return all
 }

@@ -270,9 +270,9 @@ func cutKey(key string) (limit string, window int64, subject string, ok bool) {
 // State is the state of a limit for one subject.
 type State struct {
 	Limit, Subject, Per, Action, Window string
+	Model                               bool  // the tokens are a model's
 	Tokens, TokensUsed                  int64 // Tokens 0: any number. What is reserved counts as used
 	Calls, CallsUsed                    int64
-	Model                               bool      // the tokens are a model's
 	Reset                               time.Time // zero: never. A rolling window: when what counts now has all come free
 }
 

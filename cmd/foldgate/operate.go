@@ -152,7 +152,7 @@ with use in its window. Gateways with one store count together.`,
 			rows := [][]string{{"LIMIT", "SUBJECT", "UNIT", "USED", "LEFT", "TOTAL", "ACTION", "RESET"}}
 			for _, s := range states {
 				reset := "never"
-				if s.Reset != nil {
+				if !s.Reset.IsZero() {
 					reset = s.Reset.Format(time.RFC3339)
 				}
 				for _, u := range s.Uses() {

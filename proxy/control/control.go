@@ -68,20 +68,19 @@ type Branch struct {
 	InFlight    int       `json:"in_flight"`
 }
 
-// Budget is a limit for one subject.
+// Budget is the state of a limit for one subject, as package budget/limits has it.
 type Budget struct {
-	Limit      string `json:"limit"`
-	Subject    string `json:"subject"`
-	Per        string `json:"per"`
-	Action     string `json:"action"`
-	Window     string `json:"window,omitempty"`
-	Model      bool   `json:"model,omitempty"`  // the tokens are those of models that run branches
-	Tokens     int64  `json:"tokens,omitempty"` // 0: any number
-	TokensUsed int64  `json:"tokens_used"`
-	Calls      int64  `json:"calls,omitempty"` // 0: any number
-	CallsUsed  int64  `json:"calls_used"`
-	// Reset is when the window ends, nil if it does not.
-	Reset *time.Time `json:"reset,omitempty"`
+	Limit      string    `json:"limit"`
+	Subject    string    `json:"subject"`
+	Per        string    `json:"per"`
+	Action     string    `json:"action"`
+	Window     string    `json:"window,omitempty"`
+	Model      bool      `json:"model,omitempty"`  // the tokens are those of models that run branches
+	Tokens     int64     `json:"tokens,omitempty"` // 0: any number
+	TokensUsed int64     `json:"tokens_used"`
+	Calls      int64     `json:"calls,omitempty"` // 0: any number
+	CallsUsed  int64     `json:"calls_used"`
+	Reset      time.Time `json:"reset,omitzero"` // when the window ends; zero if it does not
 }
 
 // Use is what a [Budget] counts in one unit.
