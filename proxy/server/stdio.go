@@ -50,12 +50,11 @@ type stdioServer struct {
 	pending   sync.WaitGroup
 	slots     chan struct{} // one element for each pending request
 
-	handling sync.Mutex        // held while a line is handled; guards what follows
-	legacy   Session           // nil until first used
-	can      wire.Capabilities // of legacy
-	greeted  bool              // legacy has had an initialize
+	handling sync.Mutex // held while a line is handled; guards what follows
+	sessions []Session  // all that are open, but those of probes
+	legacy   Session    // nil until first used
+	greeted  bool       // legacy has had an initialize
 	modern   map[wire.Capabilities]Session
-	before   Session // a legacy session that initialize has replaced: its requests may be under way until the end
 }
 
 // ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until in
@@ -94,7 +93,7 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	}
 	s.out.Hurry()
 	s.handling.Lock() // from here on the reader handles nothing more
-	open := s.sessions()
+	open := s.sessions
 	s.handling.Unlock()
 	s.pending.Wait()
 	for _, session := range open {
@@ -216,22 +215,24 @@ func (s *stdioServer) request(m wire.Message) {
 		s.refuse(http.StatusTooManyRequests, m.ID, invalid(wire.CodeInternal, fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxPending)))
 		return
 	}
-	can := wire.ReadCapabilities(req.Meta.ClientCapabilities)
-	if m.Method == wire.MethodInitialize {
-		can = declared(m)
-	}
-	if m.Method == wire.MethodInitialize && !isModern {
-		// A session that was opened before, as by a ping, declares nothing.
-		if !s.greeted && s.legacy != nil && can != s.can {
-			s.before, s.legacy = s.legacy, nil
-		}
-		s.greeted = true
-	}
-	var session Session
 	// Without a legacy session, server/discover means the modern era. A host that only probes gets
 	// no lasting session.
 	discover := m.Method == wire.MethodDiscover && s.legacy == nil
 	isModern = isModern || discover
+	var can wire.Capabilities // none in a legacy session that is opened before initialize, as by a ping
+	switch {
+	case m.Method == wire.MethodInitialize:
+		can = declared(m)
+	case isModern:
+		can = wire.ReadCapabilities(req.Meta.ClientCapabilities)
+	}
+	if m.Method == wire.MethodInitialize && !isModern {
+		if !s.greeted && can != 0 {
+			s.legacy = nil // another takes its place; its own requests may be under way
+		}
+		s.greeted = true
+	}
+	var session Session
 	probe := discover && s.modern[can] == nil
 	if probe {
 		session = s.open(isModern, can)
@@ -260,7 +261,7 @@ func (s *stdioServer) request(m wire.Message) {
 // without an era goes to the legacy session, else to all; a modern one without capabilities goes to all
 // modern sessions; a cancellation goes to all.
 func (s *stdioServer) notification(m wire.Message) {
-	meta, to := wire.ReadMeta(m.Params), s.sessions()
+	meta, to := wire.ReadMeta(m.Params), s.sessions
 	switch {
 	case m.Method == wire.MethodCancelled && len(to) > 0:
 	case modern(meta) && meta.ClientCapabilities == nil && len(s.modern) > 0:
@@ -275,24 +276,23 @@ func (s *stdioServer) notification(m wire.Message) {
 	}
 }
 
-// sessions returns the open sessions.
-func (s *stdioServer) sessions() []Session {
-	open := append(slices.Collect(maps.Values(s.modern)), s.legacy, s.before)
-	return slices.DeleteFunc(open, func(session Session) bool { return session == nil })
-}
-
 // session returns the connection's session of an era, opened on first use.
 func (s *stdioServer) session(modern bool, can wire.Capabilities) Session {
-	switch {
-	case modern && s.modern[can] == nil:
-		s.modern[can] = s.open(modern, can)
-	case !modern && s.legacy == nil:
-		s.legacy, s.can = s.open(modern, can), can
-	}
+	session := s.legacy
 	if modern {
-		return s.modern[can]
+		session = s.modern[can]
 	}
-	return s.legacy
+	if session != nil {
+		return session
+	}
+	session = s.open(modern, can)
+	s.sessions = append(s.sessions, session)
+	if modern {
+		s.modern[can] = session
+	} else {
+		s.legacy = session
+	}
+	return session
 }
 
 func (s *stdioServer) open(modern bool, can wire.Capabilities) Session {
