@@ -46,7 +46,7 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 	case !none || out != "":
 		head = b.head(ctx)
 	case !whole:
-		if b.stored = b.store(ctx, b.tokens()); b.stored {
+		if b.store(ctx); b.stored {
 			rest := "[rest: branch_read " + b.rest + "]"
 			faults, _ = b.faults(b.t.Counter.Count(rest))
 			faults += "\n" + rest
@@ -61,13 +61,12 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 
 // head stores the results and says in a line what was done and where they are.
 func (b *batch) head(ctx context.Context) string {
-	tokens := b.tokens()
 	head := "[" + counted(len(b.results), "call")
 	if n := b.failed(); n > 0 {
 		head += fmt.Sprintf(", %d failed", n)
 	}
-	head += fmt.Sprintf(", %d tokens read", tokens)
-	if b.stored = b.store(ctx, tokens); b.stored {
+	head += fmt.Sprintf(", %d tokens read", b.tokens())
+	if b.store(ctx); b.stored {
 		head += "; all of it: branch_read " + b.rest
 	}
 	return head + "]"
@@ -233,8 +232,8 @@ func (b *batch) document() string {
 	return string(append(out, ']'))
 }
 
-// store keeps all results under one handle. It returns false if that failed.
-func (b *batch) store(ctx context.Context, tokens int) bool {
+// store keeps all results under one handle, and notes whether they are stored.
+func (b *batch) store(ctx context.Context) {
 	var text strings.Builder
 	var made []string
 	for i, r := range b.results {
@@ -250,7 +249,7 @@ func (b *batch) store(ctx context.Context, tokens int) bool {
 		}
 	}
 	b.sources = strings.Join(made, " ")
-	return b.put(ctx, "results", results.Result{Handle: b.rest, Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens})
+	b.stored = b.put(ctx, "results", results.Result{Handle: b.rest, Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: b.tokens()})
 }
 
 // keepAnswer stores the answer, once, so that its pages can be read.
