@@ -35,9 +35,7 @@ where it is. Without a configuration, one is made.
 It shows all changes and asks first. foldgate disconnect brings the servers back.`,
 		Example: "  foldgate import claude-code codex\n  foldgate import cursor --config ~/shop/foldgate.yaml",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) error {
-			return f.importAll(cmd, names)
-		},
+		RunE:    f.importAll,
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.all, "all-projects", false, "also import the servers that Claude Code keeps for single projects in ~/.claude.json, of all projects, not only of the current directory's")

@@ -110,7 +110,6 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate doctor",
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
