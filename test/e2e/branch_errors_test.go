@@ -155,11 +155,7 @@ func TestLimitsThroughTheBinary(t *testing.T) {
 			url := g.http()
 			var clients []*mcpclient.Client
 			for range tt.connections {
-				c := mcpclient.HTTP(url, mcpclient.Legacy)
-				g.closes(c)
-				if _, err := c.Start(ctx); err != nil {
-					t.Fatal(err)
-				}
+				c := g.dial(ctx, url, mcpclient.Legacy)
 				clients = append(clients, c)
 			}
 			var mu sync.Mutex

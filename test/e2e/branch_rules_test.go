@@ -124,11 +124,7 @@ func TestReturnedElsewhere(t *testing.T) {
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	url := g.http()
 	start := func() *mcpclient.Client {
-		c := mcpclient.HTTP(url, mcpclient.Legacy)
-		g.closes(c)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		c := g.dial(ctx, url, mcpclient.Legacy)
 		return c
 	}
 	parent, sub := start(), start()

@@ -23,11 +23,7 @@ func agents(t *testing.T, ctx context.Context, g *gateway, n int) []*mcpclient.C
 	url := g.http()
 	var all []*mcpclient.Client
 	for range n {
-		c := mcpclient.HTTP(url, mcpclient.Legacy)
-		g.closes(c)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		c := g.dial(ctx, url, mcpclient.Legacy)
 		call(t, c, ctx, "tools/list", `{}`)
 		all = append(all, c)
 	}

@@ -155,11 +155,7 @@ func TestOtherSessions(t *testing.T) {
 			url := g.http()
 			var conns []*mcpclient.Client
 			for range 2 {
-				c := mcpclient.HTTP(url, mcpclient.Legacy)
-				g.closes(c)
-				if _, err := c.Start(ctx); err != nil {
-					t.Fatal(err)
-				}
+				c := g.dial(ctx, url, mcpclient.Legacy)
 				call(t, c, ctx, "tools/list", `{}`)
 				conns = append(conns, c)
 			}

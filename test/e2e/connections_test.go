@@ -45,11 +45,7 @@ func TestMaxConnections(t *testing.T) {
 	var sessions []*mcpclient.Client
 	url := g.http()
 	for n := range 12 {
-		c := mcpclient.HTTP(url, mcpclient.Legacy)
-		g.closes(c)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		c := g.dial(ctx, url, mcpclient.Legacy)
 		sessions = append(sessions, c)
 		pidOf(t, c, ctx, "fake__pid")
 		if got := g.childProcesses(); got > 3 {

@@ -52,11 +52,7 @@ budgets:
 console: {listen: "127.0.0.1:0"}
 `, fakeserverBin, file, sha256.Sum256([]byte(token("alice"))), sha256.Sum256([]byte(token("eve"))), sha256.Sum256([]byte(token("oscar"))), sha256.Sum256([]byte(token("nobody")))))
 	start := func() *mcpclient.Client {
-		alice := mcpclient.HTTP(g.http(), mcpclient.Legacy, "Authorization", "Bearer "+token("alice"))
-		if _, err := alice.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
-		g.closes(alice)
+		alice := g.host(t, g.http(), mcpclient.Legacy, token("alice"))
 		call(t, alice, ctx, "tools/list", `{}`)
 		return alice
 	}

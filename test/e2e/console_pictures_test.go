@@ -45,11 +45,7 @@ func TestConsolePictures(t *testing.T) {
 	live := newGateway(t, limitedPeople())
 	at := live.http()
 	for i, name := range []string{"alice", "bob", "carol"} {
-		c := mcpclient.HTTP(at, mcpclient.Legacy, "Authorization", "Bearer "+limitedToken(name))
-		if _, err := c.Start(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
-		live.closes(c)
+		c := live.host(t, at, mcpclient.Legacy, limitedToken(name))
 		for range 3 + 4*i {
 			tool(t, c, testContext(t), "files__list_directory", `{"path":"."}`)
 		}

@@ -63,11 +63,7 @@ func TestConsoleReadsAreRecorded(t *testing.T) {
 	for _, running := range []bool{true, false} {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), ""))
-		c := mcpclient.HTTP(g.http(), mcpclient.Legacy)
-		g.closes(c)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		c := g.dial(ctx, g.http(), mcpclient.Legacy)
 		text(t, c, ctx, "fake__echo", `{}`)
 		if !running {
 			g.stop()

@@ -245,17 +245,7 @@ func TestMessagesAreCounted(t *testing.T) {
 			t.Parallel()
 			ctx := testContext(t)
 			g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000, max_concurrent_per_instance: 1000}\n"))
-			c := g.unstarted("stdio", era)
-			c.Capabilities = `{"elicitation":{},"sampling":{}}`
-			c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
-				if m.ID == nil {
-					return nil, nil
-				}
-				return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
-			}
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			c := g.answering(ctx, era)
 			call(t, c, ctx, "tools/list", `{}`)
 			for _, tt := range forms {
 				for _, fill := range []int{500, 20000} {

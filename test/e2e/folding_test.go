@@ -147,11 +147,7 @@ func TestBranchIDsThatDoNotServe(t *testing.T) {
 	g := newGateway(t, fakeConfig(file, "folding: {session_validation: strict}\n"))
 	url := g.http()
 	start := func() *mcpclient.Client {
-		c := mcpclient.HTTP(url, mcpclient.Legacy)
-		g.closes(c)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		c := g.dial(ctx, url, mcpclient.Legacy)
 		call(t, c, ctx, "tools/list", `{}`)
 		return c
 	}

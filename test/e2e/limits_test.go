@@ -349,17 +349,7 @@ func TestEveryMessageIsLimited(t *testing.T) {
 						t.Parallel()
 						ctx := testContext(t)
 						g := newGateway(t, limited(t, one.limit))
-						c := g.unstarted("stdio", era)
-						c.Capabilities = `{"elicitation":{},"sampling":{}}`
-						c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
-							if m.ID == nil {
-								return nil, nil
-							}
-							return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
-						}
-						if _, err := c.Start(ctx); err != nil {
-							t.Fatal(err)
-						}
+						c := g.answering(ctx, era)
 						call(t, c, ctx, "tools/list", `{}`)
 						branch := ""
 						if inBranch {

@@ -8,6 +8,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -220,6 +221,23 @@ func (g *gateway) unstarted(transport string, era mcpclient.Era) *mcpclient.Clie
 	}
 	c := mcpclient.HTTP(g.http(), era)
 	g.closes(c)
+	return c
+}
+
+// answering returns a started host on stdio that answers every question of a server.
+func (g *gateway) answering(ctx context.Context, era mcpclient.Era) *mcpclient.Client {
+	g.t.Helper()
+	c := g.stdio(era)
+	c.Capabilities = `{"elicitation":{},"sampling":{}}`
+	c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+		if m.ID == nil {
+			return nil, nil
+		}
+		return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
+	}
+	if _, err := c.Start(ctx); err != nil {
+		g.t.Fatal(err)
+	}
 	return c
 }
 

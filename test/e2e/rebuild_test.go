@@ -22,6 +22,20 @@ import (
 	"github.com/foldgate/foldgate/test/redistest"
 )
 
+// losesLimits removes the store of the limits.
+func (g *gateway) losesLimits() {
+	g.t.Helper()
+	lost, err := filepath.Glob(filepath.Join(g.dir, "state", "budgets.db*"))
+	if err != nil || len(lost) == 0 {
+		g.t.Fatalf("no store: %v", err)
+	}
+	for _, file := range lost {
+		if err := os.Remove(file); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
 // The counts of a store that was lost are made again from the trace: they are those of before, never
 // fewer. A rebuild lowers nothing, and names the records that a trace no longer has.
 func TestRebuild(t *testing.T) {
@@ -86,15 +100,7 @@ func TestRebuild(t *testing.T) {
 		t.Fatalf("counts: %v", before)
 	}
 	g.stop()
-	lost, err := filepath.Glob(filepath.Join(g.dir, "state", "budgets.db*"))
-	if err != nil || len(lost) == 0 {
-		t.Fatalf("no store: %v", err)
-	}
-	for _, file := range lost {
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-	}
+	g.losesLimits()
 	reserves := filepath.Join(g.dir, "state", "reserves")
 	if _, err := os.Stat(reserves); err != nil {
 		t.Error(err)
@@ -163,17 +169,7 @@ func TestRebuildIsExact(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			ctx := testContext(t)
-			n, more, lose := 1, "", func(g *gateway) {
-				lost, err := filepath.Glob(filepath.Join(g.dir, "state", "budgets.db*"))
-				if err != nil || len(lost) == 0 {
-					t.Fatalf("no store: %v", err)
-				}
-				for _, file := range lost {
-					if err := os.Remove(file); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
+			n, more, lose := 1, "", (*gateway).losesLimits
 			if store == "redis" {
 				server := redistest.New(t)
 				n, more, lose = 2, "store: {url: \""+server.URL()+"\"}\n", func(*gateway) {
@@ -326,15 +322,7 @@ func TestRebuildOfAFlood(t *testing.T) {
 	}
 	g.stop()
 	before := used()
-	lost, err := filepath.Glob(filepath.Join(g.dir, "state", "budgets.db*"))
-	if err != nil || len(lost) == 0 {
-		t.Fatalf("no store: %v", err)
-	}
-	for _, file := range lost {
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-	}
+	g.losesLimits()
 	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts compared with 1 trace: none is lower") {
 		t.Errorf("budgets rebuild says %q", out)
 	}

@@ -83,11 +83,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	var calls, failed atomic.Int64
 	for i := range 16 {
 		era := []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern}[i%2]
-		c := mcpclient.HTTP(at, era)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
-		g.closes(c)
+		c := g.dial(ctx, at, era)
 		call(t, c, ctx, "tools/list", `{}`)
 		wg.Go(func() {
 			for n := 0; ; n++ {

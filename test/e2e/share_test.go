@@ -203,11 +203,7 @@ func TestStoredListsOfSeveralPrincipals(t *testing.T) {
 			}
 			g := newGateway(t, config)
 			list := func(at string, n int) string {
-				c := mcpclient.HTTP(at, era, "Authorization", "Bearer "+userToken(n))
-				g.closes(c)
-				if _, err := c.Start(testContext(t)); err != nil {
-					t.Fatal(err)
-				}
+				c := g.host(t, at, era, userToken(n))
 				return string(call(t, c, testContext(t), "tools/list", "{}").Result)
 			}
 			at := g.http()
