@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -40,12 +39,10 @@ type response struct {
 	holds  func() bool             // of a stream that lasts; see sseWriter
 	stop   <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
 
-	// begun is nil until the response is written. A goroutine that begins an event stream early stores a
-	// channel, and closes it when the stream is written; else it is endOfCall.
-	begun atomic.Pointer[chan struct{}]
+	mu    sync.Mutex    // guards what follows; it may be taken while stream.mu is held
+	early chan struct{} // closed when the event stream that began before the end of the calls is written; nil without one
+	over  bool          // the calls are over, so no stream begins early
 }
-
-var endOfCall chan struct{}
 
 // serve runs the calls of a POST on this goroutine, and then writes the response. If a message
 // must be sent before that, or after a silence of wait, another goroutine starts the event
@@ -53,11 +50,11 @@ var endOfCall chan struct{}
 // clients.
 func (p *response) serve(wait time.Duration, run func()) {
 	start := func() {
-		if p.begun.Load() != nil {
-			return
-		}
-		if written := make(chan struct{}); p.begun.CompareAndSwap(nil, &written) {
-			go func() { defer close(written); p.write() }()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.early == nil && !p.over {
+			p.early = make(chan struct{})
+			go func() { defer close(p.early); p.write() }()
 		}
 	}
 	p.stream.onEvent(p.conn, start)
@@ -67,11 +64,15 @@ func (p *response) serve(wait time.Duration, run func()) {
 		start()
 	}
 	run()
-	if p.begun.CompareAndSwap(nil, &endOfCall) {
+	p.mu.Lock()
+	p.over = true
+	early := p.early
+	p.mu.Unlock()
+	if early == nil {
 		p.write()
 		return
 	}
-	<-*p.begun.Load()
+	<-early
 }
 
 // write answers with what the stream has now.
