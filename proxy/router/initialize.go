@@ -32,7 +32,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 		s.revision = v
 	}
 	if name, ok := rawjson.GetString(c.Target.Params, "clientInfo", "name"); ok && name != "" {
-		s.called(name)
+		s.setClient(name)
 	}
 	revision := s.revision
 	s.mu.Unlock()

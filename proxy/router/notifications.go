@@ -30,7 +30,7 @@ func (s *Session) Notify(m wire.Message) {
 		s.refuseNotification(m.Method, trace.ReasonInvalid, fault.JSONRPCCode(), fault.Message)
 		return
 	}
-	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Principal: s.Principal, Method: m.Method}
+	n := interceptor.Notification{From: s.traceName(), To: "foldgate", Session: s.ID, Principal: s.Principal, Method: m.Method}
 	if err := s.rt.Recorder.Notification(n, &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
 		s.rt.Log.Error("notification not recorded", "method", m.Method, "err", err)
 	}
@@ -49,14 +49,14 @@ func (s *Session) Notify(m wire.Message) {
 // refuseNotification records and logs a notification of the host that goes to no server.
 func (s *Session) refuseNotification(method, reason, rule, why string) {
 	s.rt.Log.Warn("notification of the host dropped", "method", s.rt.echo(method), "reason", reason)
-	s.rt.Recorder.Rejected(interceptor.Notification{From: s.name(), Session: s.ID, Principal: s.Principal, Method: method}, reason, rule, why)
+	s.rt.Recorder.Rejected(interceptor.Notification{From: s.traceName(), Session: s.ID, Principal: s.Principal, Method: method}, reason, rule, why)
 }
 
 func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
 		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); len(msg.Found) > 0 || msg.Verdict >= interceptor.Blocked { // the action depends on the server
-			n := interceptor.Notification{From: s.name(), To: srv.Name, Session: s.ID, Principal: s.Principal, Method: m.Method}
+			n := interceptor.Notification{From: s.traceName(), To: srv.Name, Session: s.ID, Principal: s.Principal, Method: m.Method}
 			if err := s.rt.Recorder.Notification(n, &msg); err != nil {
 				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
 			}
@@ -239,7 +239,7 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 // deliver hands a notification to the host, on the stream of r if there is one. The policy is the one
 // of server.
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
-	n.To, n.Session, n.Principal, n.Team, n.Method, n.Server = s.name(), s.ID, s.Principal, s.identity().Team, m.Method, server
+	n.To, n.Session, n.Principal, n.Team, n.Method, n.Server = s.traceName(), s.ID, s.Principal, s.identity().Team, m.Method, server
 	if s.scope.Own == nil {
 		n.Era = wire.VersionModern
 	}

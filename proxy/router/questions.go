@@ -112,7 +112,7 @@ func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, err
 	s := q.session
 	c := &interceptor.Call{
 		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Identity: s.identity(), Session: s.ID, From: "upstream:" + q.server, ID: m.ID},
-		Target:      interceptor.Target{Server: q.server, ForTool: q.why.tool, To: s.name(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
+		Target:      interceptor.Target{Server: q.server, ForTool: q.why.tool, To: s.traceName(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
 		Attribution: interceptor.Attribution{Branch: q.why.branch, Ambiguous: q.why.ambiguous},
 	}
 	if r != nil {

@@ -73,7 +73,7 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 		return duplicateID{s, req.Msg, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
 	if name, _ := rawjson.GetString(req.Meta.ClientInfo, "name"); name != "" && s.scope.Own == nil { // a legacy host says it once
-		s.called(name)
+		s.setClient(name)
 	}
 	if s.lifetime.Err() != nil { // else cancelPending finds the request
 		r.cancel(errSessionClosed)
@@ -159,7 +159,7 @@ func (r *request) describe() (*interceptor.Call, interceptor.Handler) {
 	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Identity: sender, Session: s.ID, From: s.name(), Revision: r.revision(),
+			Direction: interceptor.FromHost, Identity: sender, Session: s.ID, From: s.traceName(), Revision: r.revision(),
 			Transport: transport, ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},

@@ -52,7 +52,7 @@ type Session struct {
 	mu        sync.Mutex
 	revision  string                // negotiated by initialize; "" before it
 	client    string                // the name that the host gives itself
-	shown     string                // the name of the session in the trace
+	traced    string                // the name of the session in the trace
 	pending   map[string]*request   // of the host, by id
 	at        map[*request]struct{} // sent to a server and not over: the host's, and those of batches
 	orderings map[string]*ordering  // of the messages to the host, by server
@@ -74,7 +74,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, lost: map[string]int{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]int{}}, changes: map[string]bool{},
 	}
-	s.called("unknown")
+	s.setClient("unknown")
 	s.newest.Store(&p.Identity)
 	rt.mu.Lock()
 	s.group = rt.join(s.scope.Group)
@@ -159,17 +159,18 @@ func (s *Session) clientName() string {
 	return s.client
 }
 
-func (s *Session) name() string {
+// traceName returns the name of the session in the trace.
+func (s *Session) traceName() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shown
+	return s.traced
 }
 
-// called notes the name that the host gives itself. s.mu is held, or nothing else has s.
-func (s *Session) called(name string) {
-	s.client, s.shown = name, "host:"+name
+// setClient notes the name that the host gives itself. s.mu is held, or nothing else has s.
+func (s *Session) setClient(name string) {
+	s.client, s.traced = name, "host:"+name
 	if s.ID != "" {
-		s.shown += "#" + s.ID
+		s.traced += "#" + s.ID
 	}
 }
 
