@@ -78,15 +78,15 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	}
 	m.finish(live, o, now)
 	r = Returned{Branch: live.snapshot(), MessageTokens: tokens}
-	if err := m.hand(&r, paid, now); err != nil { // the branch has ended, and the writer tries again
+	if err := m.settle(&r, paid, now); err != nil { // the branch has ended, and the writer tries again
 		m.log.Error("return was not stored yet", "branch_id", branchID, "error", err)
 	}
 	return r, nil
 }
 
-// hand charges the message of a branch that has ended to its parent, if paid is set. It returns when all
+// settle charges the message of a branch that has ended to its parent, if paid is set. It returns when all
 // changes are durable. It releases m.mu.
-func (m *Manager) hand(r *Returned, paid bool, now time.Time) error {
+func (m *Manager) settle(r *Returned, paid bool, now time.Time) error {
 	parent := m.live[r.Branch.ParentID]
 	if paid {
 		r.Granted = m.charge(parent, r.MessageTokens, now)
@@ -140,7 +140,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id, message str
 	}
 	m.w.put(OpLate, b)
 	m.emit(Event{Kind: EventLate, Branch: b})
-	if err := m.hand(&r, paid, now); err != nil {
+	if err := m.settle(&r, paid, now); err != nil {
 		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
 	}
 	return r, nil
