@@ -87,7 +87,7 @@ type app struct {
 	config   string
 	logFile  string
 	logJSON  bool
-	stateDir string // of commands on running gateways
+	stateDir string // see withStateDir
 	verbose  bool
 }
 

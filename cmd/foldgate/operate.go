@@ -39,15 +39,15 @@ func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*co
 	}
 }
 
-// operating returns a command on running gateways.
-func (a *app) operating(cmd *cobra.Command) *cobra.Command {
+// withStateDir gives a command the flag --state-dir.
+func (a *app) withStateDir(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringVar(&a.stateDir, "state-dir", "", "the gateway's state directory, instead of the one in the configuration")
 	return cmd
 }
 
 func newBranches(a *app) *cobra.Command {
 	var asJSON bool
-	cmd := a.operating(&cobra.Command{
+	cmd := a.withStateDir(&cobra.Command{
 		Use:   "branches",
 		Short: "List the open branches of running gateways",
 		Long: `List the open branches of all principals, oldest first, at all gateways that use
@@ -88,7 +88,7 @@ the state directory of the configuration and serve HTTP.`,
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the whole context paths")
 	var reason string
-	end := a.operating(&cobra.Command{
+	end := a.withStateDir(&cobra.Command{
 		Use:   "end ID",
 		Short: "End an open branch, and the branches inside it",
 		Long: `End an open branch, and the branches inside it. Its calls are cancelled. The
@@ -118,7 +118,7 @@ agent is told that the operator ended it, and why. The trace has both.`,
 func newBudgets(a *app) *cobra.Command {
 	var asJSON bool
 	var limit, subject string
-	cmd := a.operating(&cobra.Command{
+	cmd := a.withStateDir(&cobra.Command{
 		Use:   "budgets",
 		Short: "Show what the limits of running gateways have left",
 		Long: `Show each limit of budgets.limits with what is used and left, for each subject
@@ -168,7 +168,7 @@ with use in its window. Gateways with one store count together.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&limit, "limit", "", "only the counts of this limit")
 	cmd.Flags().StringVar(&subject, "subject", "", "only the counts of this subject, as the table prints it; its last word suffices")
-	cmd.AddCommand(a.operating(&cobra.Command{
+	cmd.AddCommand(a.withStateDir(&cobra.Command{
 		Use:   "reset LIMIT [SUBJECT]",
 		Short: "Set what was used of a limit to 0, for one subject or for all",
 		Long: `Set what was used of a limit to 0, for one subject or for all. SUBJECT is as
@@ -242,7 +242,7 @@ that a trace no longer has are named: what they charged is not counted.`,
 }
 
 func newReload(a *app) *cobra.Command {
-	return a.operating(&cobra.Command{
+	return a.withStateDir(&cobra.Command{
 		Use:   "reload",
 		Short: "Put a changed configuration in force at running gateways",
 		Long: `Put a changed configuration in force at running gateways that serve HTTP, and

@@ -64,7 +64,7 @@ func isNamed(p pins.Pin, arg string) bool {
 
 func newPins(a *app) *cobra.Command {
 	var asJSON bool
-	cmd := a.operating(&cobra.Command{
+	cmd := a.withStateDir(&cobra.Command{
 		Use:   "pins",
 		Short: "List the definitions of upstreams, and approve those that changed",
 		Long: `List the definitions of tools and prompts, and the instructions, that upstreams gave:
@@ -96,7 +96,7 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 		},
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with what the scanner finds")
-	cmd.AddCommand(a.operating(&cobra.Command{
+	cmd.AddCommand(a.withStateDir(&cobra.Command{
 		Use:   "diff SERVER [TOOL]",
 		Short: "Show how definitions differ from those that were approved",
 		Long: `Show line by line how the new and changed definitions of a server differ from those
@@ -115,7 +115,7 @@ Characters that a terminal would not show are escaped.`,
 			}
 			return nil
 		},
-	}), a.operating(&cobra.Command{
+	}), a.withStateDir(&cobra.Command{
 		Use:   "approve SERVER [TOOL]",
 		Short: "Approve new and changed definitions",
 		Long: `Approve the new and changed definitions of a server, or of one of its tools or prompts,
