@@ -127,7 +127,7 @@ func (h hit) compare(o hit) int {
 
 // found is what one index gives for a page.
 type found struct {
-	hits    []hit // in order, at most one more than the page holds
+	hits    []hit // in order, if that is the one of time
 	cut     bool
 	partial bool
 	at      int64     // in the order of time: the search goes on behind this key
