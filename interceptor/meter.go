@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
@@ -84,10 +83,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	want := tm.Result(res)
 	tokens.Out = max(tokens.Out, want)
 	if res.Failed() {
-		text, structured := res.Text()
-		if outcome.Err = strings.TrimSpace(cmp.Or(text, structured)); outcome.Err == "" {
-			outcome.Err = "the tool answered with an error and no text"
-		}
+		outcome.Err = res.Fault()
 	}
 	if l != nil && o.Read != nil { // it read a stored result: the limits of the tool that made it count, too
 		o.spend = l.By(o.spend, l.useOf(c))

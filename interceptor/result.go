@@ -2,6 +2,7 @@ package interceptor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -75,6 +76,12 @@ func (r *Result) Text() (text, structured string) {
 		return notice + "\n" + p.text, string(p.structured)
 	}
 	return p.text, string(p.structured)
+}
+
+// Fault returns in words why a tool's result has failed.
+func (r *Result) Fault() string {
+	text, structured := r.Text()
+	return cmp.Or(strings.TrimSpace(text), structured, "the tool answered with an error and no text")
 }
 
 // parts are the parts of a result that is folded or cut.

@@ -265,9 +265,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	kind, _ := rawjson.GetString(res.Body, "resultType")
 	switch {
 	case res.Failed():
-		if r.fault = cmp.Or(strings.TrimSpace(r.text), r.structured); r.fault == "" {
-			r.fault = "the tool answered with an error and no text"
-		}
+		r.fault = res.Fault()
 	case kind == "input_required":
 		r.fault = "the tool asks for input, which a batch can't give: call it directly"
 	case b.bytes.Add(int64(len(r.text)+len(r.structured))) > maxBatchBytes:
