@@ -159,6 +159,7 @@ type costWriter struct {
 
 func (w *costWriter) Header() http.Header { return w.h }
 func (w *costWriter) WriteHeader(s int)   { w.status = s }
+func (w *costWriter) Flush()              {} // of an event stream, if a message comes before the reply
 
 func (w *costWriter) Write(b []byte) (int, error) {
 	w.n += len(b)
