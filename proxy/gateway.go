@@ -68,7 +68,7 @@ const warmAfter = time.Second
 // scrubbing rules, but starts no server.
 func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
-		return nil, &config.Error{File: "configuration", Faults: faults}
+		return nil, config.NewError("configuration", faults...)
 	}
 	g := &Gateway{tried: cfg.Sum}
 	g.settings.Store(newSettings(cfg, nil, log)) // without servers, which openParts makes

@@ -70,7 +70,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	next, done.Changed, done.Restart = next.Over(before.Config)
 	done.Config = next.Sum
 	if faults := next.Validate(); len(faults) > 0 {
-		return done, &config.Error{File: "configuration with the keys that need a restart as they were", Faults: faults}
+		return done, config.NewError("configuration with the keys that need a restart as they were", faults...)
 	}
 	if next.Sum == config.Sum(nil) && before.Config.Sum != next.Sum {
 		return done, errors.New("the file is empty: a reload takes that for a file that is being written")

@@ -95,7 +95,7 @@ func New(o Options) (*Foldgate, error) {
 	noPrefix := ""
 	cfg.Upstreams = map[string]*config.Upstream{o.Server: {Command: []string{"go-sdk"}, Prefix: &noPrefix}} // never started
 	if faults := cfg.Validate(); len(faults) > 0 {
-		return nil, &config.Error{File: "configuration", Faults: faults}
+		return nil, config.NewError("configuration", faults...)
 	}
 	f := &Foldgate{opts: o, cfg: cfg, rules: catalog.NewRules(cfg, nil), sessions: map[*mcp.ServerSession]*session{}}
 	for _, definition := range tools.Definitions(cfg.Folding, false) {

@@ -12,7 +12,7 @@ type Fault struct {
 	Key string
 	// Line is the key's line in the file; 0 if the file does not have the key, or is not known.
 	Line int
-	// Msg states the error and the remedy. It never holds a secret.
+	// Msg states the error and the remedy. It may quote a value of the configuration.
 	Msg string
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -24,6 +26,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/proxy/memory"
 )
@@ -46,6 +49,28 @@ func (e *Error) Error() string {
 
 // Fault is one error in a configuration.
 type Fault = faults.Fault
+
+// scrubber redacts the secrets that faults quote. Few processes need one beside the gateway's.
+var scrubber = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
+
+// NewError returns the error of a file with these faults. They may quote any value of the file, so
+// secrets are redacted.
+func NewError(file string, faults ...Fault) *Error {
+	s, err := scrubber()
+	for i, f := range faults {
+		var text string
+		var found []scrub.Finding
+		if err == nil {
+			text, found, err = s.Text(context.Background(), f.Error())
+		}
+		if err != nil {
+			faults[i] = Fault{Line: f.Line, Msg: fmt.Sprintf("the fault is not shown, because it may hold a secret: %v", err)}
+		} else if len(found) > 0 {
+			faults[i] = Fault{Msg: text}
+		}
+	}
+	return &Error{file, faults}
+}
 
 // UserFile returns the path of a user's configuration, for hosts that start foldgate anywhere.
 func UserFile() (string, error) {
@@ -108,7 +133,7 @@ func load(file string, lenient bool) (Config, error) {
 		} else if errors.Is(err, os.ErrPermission) {
 			msg += "; run the command as the file's owner, such as with sudo -u"
 		}
-		return Config{}, &Error{File: file, Faults: []Fault{{Msg: msg}}}
+		return Config{}, NewError(file, Fault{Msg: msg})
 	}
 	d := newDocument(os.LookupEnv)
 	d.lenient = lenient
@@ -123,7 +148,7 @@ func load(file string, lenient bool) (Config, error) {
 		faults = c.Locate(c.missing())
 	}
 	if len(faults) > 0 {
-		return c, &Error{File: file, Faults: faults}
+		return c, NewError(file, faults...)
 	}
 	return c, nil
 }

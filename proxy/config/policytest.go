@@ -51,11 +51,11 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 	p, _ := policy.Compile(enforced) // Load has checked it
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return nil, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}
+		return nil, NewError(file, Fault{Msg: readError(err)})
 	}
 	var tests []policyTest
 	if err := yaml.UnmarshalWithOptions(data, &tests, yaml.Strict()); err != nil {
-		return nil, &Error{File: file, Faults: []Fault{{Msg: strings.TrimSpace(yaml.FormatError(err, false, false)) + ": foldgate policy test --help lists the keys of a test"}}}
+		return nil, NewError(file, Fault{Msg: strings.TrimSpace(yaml.FormatError(err, false, false)) + ": foldgate policy test --help lists the keys of a test"})
 	}
 	var k checker
 	k.faultIf(len(tests) == 0, "", "has no tests: foldgate policy test --help lists the keys of a test")
@@ -111,7 +111,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		results = append(results, r)
 	}
 	if len(k.faults) > 0 {
-		return nil, &Error{File: file, Faults: k.faults}
+		return nil, NewError(file, k.faults...)
 	}
 	return results, nil
 }
