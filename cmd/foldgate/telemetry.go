@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -36,6 +37,7 @@ const flushWait = 5 * time.Second
 // and ends them. Without such variables there are none. A host may pass on wrong variables, and they
 // must not keep the gateway from serving it: the fault is logged, and the signal is not exported.
 func startTelemetry(ctx context.Context, self func() *resource.Resource, console io.Writer, log *slog.Logger) (options []proxy.Option, flush func()) {
+	otel.SetLogger(logr.FromSlogHandler(log.Handler()))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("telemetry", "err", err) })) // also of wrong variables
 	var ends []func(context.Context) error
 	var tracers oteltrace.TracerProvider
