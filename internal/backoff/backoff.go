@@ -27,9 +27,12 @@ func (b Backoff) Delay(n int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// Wait waits for Delay(n) and returns nil. If ctx ends first, it returns the cause of ctx at once.
-func (b Backoff) Wait(ctx context.Context, n int) error {
-	t := time.NewTimer(b.Delay(n))
+// Wait is [Sleep] for Delay(n).
+func (b Backoff) Wait(ctx context.Context, n int) error { return Sleep(ctx, b.Delay(n)) }
+
+// Sleep waits for d and returns nil. If ctx ends first, it returns the cause of ctx at once.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:

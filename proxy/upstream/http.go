@@ -300,9 +300,11 @@ func (h *httpConn) listen() {
 	}
 }
 
+// wait waits after n attempts that failed, never less than the server wants.
 func (p position) wait(ctx context.Context, n int) error {
 	first := cmp.Or(p.retry, retryDefault)
-	return backoff.Backoff{First: first, Max: max(first, retryMax)}.Wait(ctx, n)
+	pause := backoff.Backoff{First: first, Max: max(first, retryMax)}
+	return backoff.Sleep(ctx, max(pause.Delay(n), p.retry))
 }
 
 // final reports whether err is an HTTP status with which further attempts are useless.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -226,3 +227,21 @@ func FuzzReceive(f *testing.F) {
 type refusals int
 
 func (n *refusals) send(context.Context, wire.Message, *call) error { *n++; return nil }
+
+// TestRetryIsRespected: a stream is not opened again earlier than its server wants, as the protocol
+// demands, and by the first attempt not later either.
+func TestRetryIsRespected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for ms := 1; ms < int(sseMaxRetry/time.Millisecond); ms *= 3 {
+			for n := range 4 {
+				retry, start := time.Duration(ms)*time.Millisecond, time.Now()
+				if err := (position{retry: retry}).wait(t.Context(), n); err != nil {
+					t.Fatal(err)
+				}
+				if waited := time.Since(start); waited < retry || n == 0 && waited > retry {
+					t.Errorf("retry %v, attempt %d: waited %v", retry, n, waited)
+				}
+			}
+		}
+	})
+}
