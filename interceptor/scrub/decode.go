@@ -95,6 +95,9 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		if !ok {
 			break
 		}
+		if strings.HasPrefix(text[run.Start:run.End], "0x") {
+			run.Start += len("0x") // no base64 of packed bytes begins so
+		}
 		all, err = x.appendUnpacked(appendRun(all[:0], text, run), text, run)
 		if err == nil {
 			marks, err = x.appendHidden(marks, text, all, depth)
@@ -486,9 +489,17 @@ func appendText(all []decoded, text string, part span, out []byte) []decoded {
 		all = append(all, apply(text, span{part.Start, part.End + len(rest)}, []edit{{span: span{part.Start, part.Start}, with: "discord-bot "}}))
 	}
 	pre := text[max(0, part.Start-before):part.Start]
-	pre = pre[strings.LastIndexByte(pre, '\n')+1:]
+	pre = strings.TrimSuffix(pre[strings.LastIndexByte(pre, '\n')+1:], "0x")
+	post := text[part.End:min(len(text), part.End+after)]
+	// Digits beside it encode something else, such as binary data: they are no part of its words.
+	if pre != "" && inBase64(pre[len(pre)-1]) {
+		pre += "."
+	}
+	if post != "" && inBase64(post[0]) {
+		post = " " + post
+	}
 	return append(all, decoded{
-		text:  pre + string(out) + text[part.End:min(len(text), part.End+after)],
+		text:  pre + string(out) + post,
 		fresh: span{len(pre), len(pre) + len(out)},
 		part:  part,
 	})

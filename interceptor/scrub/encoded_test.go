@@ -226,6 +226,26 @@ func TestSecretInBinary(t *testing.T) {
 	}
 }
 
+// TestWordsInBinary: digits beside those of a word are no part of it, so a rule that asks for its begin
+// and its end finds it. The same holds for the 0x before hexadecimal.
+func TestWordsInBinary(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, secret := range []string{github(43), "AK" + "IAQYLPMN5HHHFPZAM2", "np" + "m_" + github(44)[4:], "AI" + "za" + github(45)[4:39]} {
+		texts := []string{"0x" + hex.EncodeToString([]byte(secret)), "0x" + hex.EncodeToString(packed(secret, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }))}
+		for _, before := range []string{"\x80", "\x01\x80", "\x01\x02\x80", "\x04\x0a\x14"} {
+			for _, after := range []string{"", "\x00", "\x00\x07\x80", "\xc0\x80\x80\x81"} {
+				binary := []byte(before + secret + after)
+				texts = append(texts, base64.StdEncoding.EncodeToString(binary), hex.EncodeToString(binary))
+			}
+		}
+		for _, hidden := range texts {
+			if got, found, err := s.Text(context.Background(), "data: "+hidden); err != nil || len(found) == 0 || strings.Contains(got, hidden[12:24]) {
+				t.Errorf("%s: Text(%q) = %q, %v, %v", secret, hidden, got, found, err)
+			}
+		}
+	}
+}
+
 // TestSecretBeforeBinary: the last digits of a run are no full group. A letter after a byte that
 // is no text does not lengthen the secret before it.
 func TestSecretBeforeBinary(t *testing.T) {
