@@ -689,7 +689,7 @@ func escapeAt(text string, i int) (edit, bool) {
 	}
 	e := edit{span: span{i, i + 2}}
 	switch text[i+1] {
-	case '"', '/', '\'':
+	case '"', '/', '\'', '_', '-', '=', '+': // the last ones in Markdown and in shells
 		e.with = text[i+1 : i+2]
 	case 'n': // the letter is no part of the word that follows
 		e.with = "\n"
@@ -784,11 +784,11 @@ func colorAt(text string, start span) (edit, bool) {
 // invisible reports whether r shows nothing: a token still reads like one with it inside.
 func invisible(r rune) bool {
 	switch r {
-	case 0x00ad, 0x034f, 0x061c, 0x180e, 0xfeff:
+	case 0x00ad, 0x034f, 0x061c, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x2800, 0x3164, 0xfeff, 0xffa0:
 		return true
 	}
-	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x2064 ||
-		r >= 0x2066 && r <= 0x2069 || r >= 0xfe00 && r <= 0xfe0f || r >= 0xe0000 && r <= 0xe007f
+	return r >= 0x180b && r <= 0x180f || r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x206f ||
+		r >= 0xfe00 && r <= 0xfe0f || r >= 0xfff0 && r <= 0xfffb || r >= 0x1d173 && r <= 0x1d17a || r >= 0xe0000 && r <= 0xe0fff
 }
 
 // plainOf returns what stands for a character that shows nothing or a blank, that draws a table, or for an arrow.

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -196,6 +197,32 @@ func TestAfterAnEscape(t *testing.T) {
 		want := strings.ReplaceAll(in, key, "[REDACTED:aws-access-token]")
 		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
 			t.Errorf("Text(%q)\n got %q, %v\nwant %q", in, got, err, want)
+		}
+	}
+}
+
+// TestPunctuationAfterABackslash: what makes Markdown of HTML puts a backslash before signs of a token.
+func TestPunctuationAfterABackslash(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, secret := range []string{github(46), "github" + "_pat_" + strings.Repeat(github(47)[4:24]+"_", 4)[:82], "glp" + "at-" + github(48)[4:24], "npm" + "_" + github(49)[4:]} {
+		in := "see " + strings.NewReplacer("_", `\_`, "-", `\-`).Replace(secret) + " there, a\\_b"
+		if got, found, err := s.Text(context.Background(), in); err != nil || len(found) != 1 || !strings.HasPrefix(got, "see [REDACTED:") || !strings.HasSuffix(got, "] there, a\\_b") {
+			t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
+		}
+	}
+}
+
+// TestInvisible: the characters that Unicode says to show nothing for hide no token.
+func TestInvisible(t *testing.T) {
+	s := newScrubber(t, Options{})
+	pat := github(50)
+	for r := range unicode.MaxRune {
+		if !unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) && (!unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Prepended_Concatenation_Mark, r) || r >= 0x13430 && r < 0x1d000) {
+			continue // also format characters that draw something
+		}
+		in := pat[:9] + string(r) + pat[9:]
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != githubMark {
+			t.Errorf("%U: Text(%q) = %q, %v", r, in, got, err)
 		}
 	}
 }
