@@ -142,7 +142,7 @@ func isRuled(line string) bool { return strings.Trim(line, "-+=:| \r") == "" }
 // addTable adds the columns with secrets of the table with a header, and returns the end of the
 // table, or of the line if there is none.
 func (x *examination) addTable(text string, header span, runs *[len(separators)]run) (int, error) {
-	if !namesSecret(text[header.Start:header.End]) {
+	if header = inString(text, header); !namesSecret(text[header.Start:header.End]) {
 		return header.End, nil
 	}
 	below := lineAt(text, min(header.End+1, len(text)))
@@ -183,6 +183,16 @@ func namesSecret(line string) bool {
 		}
 	}
 	return false
+}
+
+// inString returns the part of a line in the string of JSON that begins in it and goes on, or the whole line:
+// the escapes for the line breaks of the string were decoded.
+func inString(text string, line span) span {
+	s := strings.TrimLeft(text[line.Start:line.End], " \t")
+	if s != "" && strings.IndexByte(`{["`, s[0]) >= 0 && strings.Count(s, `"`)%2 == 1 {
+		line.Start = line.End - len(s) + strings.LastIndexByte(s, '"') + 1
+	}
+	return line
 }
 
 const (

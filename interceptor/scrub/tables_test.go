@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -174,6 +175,26 @@ func TestValuesAreNoNames(t *testing.T) {
 	for _, name := range []string{"AWS_S3_SECRET_KEY_2", "k8s_api_key_v2", "AwsS3SecretKeyV2", "s3_secret_access_key", "oauth2_client_secret", "OAuth2ClientSecret", "tls12_private_key", "db1_root_passwd", "API key 2026", "x509_key_password", "MYSQL57_ROOT_PWD", "md5_ssh_key", "tls12_ssh_key", "X-Api-Key-2026-v2", "base64_token_1"} {
 		if !isSecretName(name, span{0, len(name)}) {
 			t.Errorf("%q names no column", name)
+		}
+	}
+}
+
+// TestTableInString: a table is found in a string of JSON that is text, also if the header is its begin.
+func TestTableInString(t *testing.T) {
+	s := newScrubber(t, Options{})
+	value := token(990, "", 22) + "7x"
+	for _, format := range []string{`{"text": %s}`, `{"ok": true, "text": %s, "n": 1}`, "[%s]", "%s", "{\n  \"a\": 1,\n  \"text\": %s\n}"} {
+		for _, table := range []string{"user,password\nbob," + value + "\n", "api_key,user\n" + value + ",bob\n", "user\tpassword\tage\nbob\t" + value + "\t7", "name;db_token\na;" + value + "\nb;x\n"} {
+			quoted, err := json.Marshal(table)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := fmt.Sprintf(format, quoted)
+			got, found, err := s.Text(context.Background(), in)
+			before, after, _ := strings.Cut(in, value)
+			if err != nil || len(found) != 1 || !strings.HasPrefix(got, before+"[REDACTED:") || !strings.HasSuffix(got, "]"+after) {
+				t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
+			}
 		}
 	}
 }
