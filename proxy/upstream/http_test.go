@@ -100,6 +100,21 @@ func (f *fakeHTTP) seen(t *testing.T, want string) []string {
 	return nil
 }
 
+// TestSecretAsRevision: the revision of a server goes to a file, reports and spans, so it holds no secret.
+func TestSecretAsRevision(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, _ *http.Request, m wire.Message) bool {
+		if m.Method == wire.MethodInitialize {
+			answerWith(w, m, `{"protocolVersion":"hush","capabilities":{}}`)
+		}
+		return m.Method == wire.MethodInitialize
+	})
+	cfg := f.config(t)
+	cfg.Clean = func(text string) string { return strings.ReplaceAll(text, "hush", "[REDACTED]") }
+	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "protocolVersion with a secret") || strings.Contains(err.Error(), "hush") {
+		t.Errorf("Open returns %v, want that the revision has a secret", err)
+	}
+}
+
 func TestHTTPSession(t *testing.T) {
 	f := newFakeHTTP(t, nil)
 	l := open(t, f.config(t))

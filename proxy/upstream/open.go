@@ -158,7 +158,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 		params = ownInitialize(cfg.Capabilities)
 	}
 	if params != nil {
-		err = initialize(ctx, c, params)
+		err = initialize(ctx, cfg, c, params)
 		if refused(err, refusalsOfLegacy) && discover(ctx, c) == nil {
 			err = nil
 		}
@@ -176,7 +176,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 			}
 		}
 		if err = nil; because != nil {
-			err = initialize(ctx, c, ownInitialize(cfg.Capabilities))
+			err = initialize(ctx, cfg, c, ownInitialize(cfg.Capabilities))
 		}
 	}
 	if err != nil {
@@ -195,7 +195,7 @@ func initializeSlow(ctx context.Context, cfg *Config, c opening) error {
 	}
 	booting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := initialize(booting, c, ownInitialize(cfg.Capabilities))
+	err := initialize(booting, cfg, c, ownInitialize(cfg.Capabilities))
 	if refused(err, refusalsOfLegacy) {
 		return discover(ctx, c)
 	}
@@ -224,7 +224,7 @@ func discover(ctx context.Context, c opening) error {
 }
 
 // initialize performs the legacy handshake with exactly these params.
-func initialize(ctx context.Context, c opening, params json.RawMessage) error {
+func initialize(ctx context.Context, cfg *Config, c opening, params json.RawMessage) error {
 	c.setInfo(conn.Info{})
 	result, err := ask(ctx, c, wire.MethodInitialize, params)
 	if err != nil {
@@ -233,6 +233,9 @@ func initialize(ctx context.Context, c opening, params json.RawMessage) error {
 	revision, ok := rawjson.GetString(result, "protocolVersion")
 	if !ok || revision == "" {
 		return fmt.Errorf("%s: upstream names no protocolVersion", wire.MethodInitialize)
+	}
+	if cfg.clean([]byte(revision)) != revision { // it goes to a file, reports and spans
+		return fmt.Errorf("%s: upstream names a protocolVersion with a secret", wire.MethodInitialize)
 	}
 	c.setInfo(conn.Info{Version: revision, Result: result})
 	if err := c.Send(ctx, wire.Message{Method: wire.MethodInitialized}); err != nil {

@@ -23,7 +23,7 @@ func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	}
 	err := h.readEndpoint(ctx)
 	if err == nil {
-		err = initialize(ctx, h, params)
+		err = initialize(ctx, cfg, h, params)
 	}
 	if err != nil {
 		_ = h.Close()
