@@ -243,7 +243,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 		}
 		for _, raw := range l.Items {
 			shown, e, ok := r.Entry(k, r.keys[i], raw)
-			if why := unreadable(k, raw); why != "" {
+			if why := r.unreadable(k, r.keys[i], raw); why != "" {
 				name, _ := rawjson.GetString(raw, kinds[k].id)
 				c.Unreadable = append(c.Unreadable, Unreadable{r.keys[i], name, why})
 			}
@@ -267,7 +267,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
 	u := r.cfg.Upstreams[server] // a reload may remove one while its list is on the way
-	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) || unreadable(k, raw) != "" {
+	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) || r.unreadable(k, server, raw) != "" {
 		return "", Entry{}, false
 	}
 	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
@@ -279,7 +279,7 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 	}
 	if k == Tools {
 		schema, _ := rawjson.Get(raw, "inputSchema")
-		e.Headers = collectHeaders(schema, nil, nil)
+		e.Headers, _ = headersOf(schema)
 		e.Shown, e.TakesBranchID = addBranchID(e.Shown)
 		e.Shown, e.Workflow = r.addWorkflow(e.Shown, server, own)
 		if !r.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist on it
@@ -289,8 +289,9 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 	return shown, e, true
 }
 
-// unreadable returns why a typed host can't read an item, "" if it can. An optional member may be null.
-func unreadable(k Kind, item []byte) string {
+// unreadable returns why a typed host can't read an item, or why the protocol forbids to use it, "" if
+// nothing is wrong. An optional member may be null.
+func (r *Rules) unreadable(k Kind, server string, item []byte) string {
 	for _, name := range [...]string{kinds[k].id, kinds[k].needs} {
 		if v, _ := rawjson.Get(item, name); name != "" && rawjson.KindOf(v) != memberTypes[name] {
 			return name + " is missing or of another type"
@@ -301,6 +302,11 @@ func unreadable(k Kind, item []byte) string {
 		if got := rawjson.KindOf(m.Value); known && got != want && got != rawjson.Null {
 			return m.Name() + " is of another type"
 		}
+	}
+	if u := r.cfg.Upstreams[server]; k == Tools && u != nil && u.URL != "" { // headers are of HTTP only
+		schema, _ := rawjson.Get(item, "inputSchema")
+		_, fault := headersOf(schema)
+		return fault
 	}
 	return ""
 }

@@ -1,11 +1,16 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -18,20 +23,39 @@ type Header struct {
 	Name string   // the part of the header's name after Mcp-Param-
 }
 
-// collectHeaders adds to out the bindings in the schema of the argument at path.
-func collectHeaders(schema []byte, path []string, out []Header) []Header {
-	if len(path) > wire.MaxDepth {
-		return out
-	}
-	props, _ := rawjson.Get(schema, "properties")
-	for m := range rawjson.Members(props) {
-		at := append(append([]string(nil), path...), m.Name())
-		if name, ok := rawjson.GetString(m.Value, "x-mcp-header"); ok && name != "" {
-			out = append(out, Header{at, name})
+// bindable are the JSON types of arguments that a header can carry.
+var bindable = []string{"string", "integer", "boolean"}
+
+// headersOf returns the bindings in the schema of a tool. fault says what the protocol forbids in one
+// of them, "" if all are right.
+func headersOf(schema []byte) (all []Header, fault string) {
+	var walk func(schema []byte, path []string)
+	walk = func(schema []byte, path []string) {
+		if len(path) > wire.MaxDepth {
+			return
 		}
-		out = collectHeaders(m.Value, at, out)
+		props, _ := rawjson.Get(schema, "properties")
+		for m := range rawjson.Members(props) {
+			at := append(slices.Clone(path), m.Name())
+			if raw, ok := rawjson.Get(m.Value, "x-mcp-header"); ok {
+				name, _ := rawjson.GetString(m.Value, "x-mcp-header")
+				kind, one := rawjson.GetString(m.Value, "type")
+				switch {
+				case !httpguts.ValidHeaderFieldName(name):
+					fault = cmp.Or(fault, fmt.Sprintf("x-mcp-header %.80s is no name of a header", raw))
+				case one && !slices.Contains(bindable, kind):
+					fault = cmp.Or(fault, fmt.Sprintf("x-mcp-header %q is at an argument of the type %.80q: it must be a string, an integer or a boolean", name, kind))
+				case slices.ContainsFunc(all, func(h Header) bool { return strings.EqualFold(h.Name, name) }):
+					fault = cmp.Or(fault, fmt.Sprintf("x-mcp-header %q is there twice", name))
+				default:
+					all = append(all, Header{at, name})
+				}
+			}
+			walk(m.Value, at)
+		}
 	}
-	return out
+	walk(schema, nil)
+	return all, fault
 }
 
 // SetHeaders adds the headers that a tool's bindings ask for to h, which may be nil, and returns h.

@@ -2,7 +2,9 @@ package catalog
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,6 +42,39 @@ func TestUnreadableItems(t *testing.T) {
 				if _, there := c.Lookup("good"); !there || !also || len(c.Order) != 4-faults || len(c.Unreadable) != faults {
 					t.Errorf("%s with %s %q: hosts see %q, unreadable %+v; want %d of them", k.Method(), member, value, c.Order, c.Unreadable, faults)
 				}
+			}
+		}
+	}
+}
+
+// TestForbiddenHeaders: a tool of a server on HTTP whose schema binds a header as the protocol forbids is not
+// shown. On stdio nothing is bound, so the tool stays.
+func TestForbiddenHeaders(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstreams = map[string]*config.Upstream{"http": {URL: "http://127.0.0.1/", Prefix: new("")}, "stdio": {Command: []string{"x"}, Prefix: new("")}}
+	r := NewRules(cfg, nil)
+	bind := func(kind, name string) string { return fmt.Sprintf(`{"type":%s,"x-mcp-header":%s}`, kind, name) }
+	properties := map[string]bool{ // to whether the tool is shown
+		`"a":{"type":"number"}`: true,
+		`"a":` + bind(`"string"`, `"Region"`) + `,"b":` + bind(`"string"`, `"Other"`):                            true,
+		`"a":` + bind(`"string"`, `"Region"`) + `,"b":` + bind(`"string"`, `"Region"`):                           false,
+		`"a":` + bind(`"string"`, `"Region"`) + `,"b":` + bind(`"string"`, `"rEGION"`):                           false,
+		`"a":` + bind(`"string"`, `"Region"`) + `,"b":{"properties":{"c":` + bind(`"string"`, `"Region"`) + `}}`: false,
+	}
+	for kind, fits := range map[string]bool{"string": true, "integer": true, "boolean": true, "number": false, "null": false, "array": false, "object": false} {
+		properties[`"a":`+bind(strconv.Quote(kind), `"Region"`)] = fits
+	}
+	for name, fits := range map[string]bool{`"A-1"`: true, `""`: false, `"a b"`: false, `"a:b"`: false, `"ä"`: false, `"a\nb"`: false, `"\u0000"`: false, `5`: false, `null`: false, `{}`: false} {
+		properties[`"a":`+bind(`"string"`, name)] = fits
+	}
+	for text, shown := range properties {
+		item := []json.RawMessage{json.RawMessage(`{"name":"t","inputSchema":{"type":"object","properties":{` + text + `}}}`)}
+		for server, want := range map[string]bool{"http": shown, "stdio": true} {
+			lists := make([]*List, 2)
+			lists[slices.Index(r.keys, server)] = &List{Items: item}
+			c := r.Merge(Tools, lists)
+			if _, got := c.Lookup("t"); got != want || (len(c.Unreadable) == 0) != want {
+				t.Errorf("%s: %s: shown %v, faults %+v, want shown %v", server, text, got, c.Unreadable, want)
 			}
 		}
 	}
