@@ -209,6 +209,9 @@ func discover(ctx context.Context, c opening) error {
 	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilent)
 	defer cancel()
 	result, err := ask(probe, c, wire.MethodDiscover, nil)
+	if supports(err, wire.VersionModern) {
+		result, err = ask(probe, c, wire.MethodDiscover, nil)
+	}
 	if err != nil {
 		return err
 	}
@@ -221,6 +224,18 @@ func discover(ctx context.Context, c opening) error {
 	}
 	c.setInfo(conn.Info{Version: wire.VersionModern, Result: result})
 	return nil
+}
+
+// supports reports whether err refuses a revision and lists version as supported: the protocol wants
+// another attempt then. The server that refused may be one of several behind an address.
+func supports(err error, version string) bool {
+	if !refused(err, []int{wire.CodeUnsupportedVersion}) {
+		return false
+	}
+	e, _ := errors.AsType[*wire.AnswerError](err)
+	listed, _ := rawjson.Get(e.Raw, "data", "supported")
+	var versions []string
+	return json.Unmarshal(listed, &versions) == nil && slices.Contains(versions, version)
 }
 
 // initialize performs the legacy handshake with exactly these params.
