@@ -21,7 +21,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// suiteClientAt is the variable with the address at which TestConformanceOfLogins waits for the suite.
+// suiteClientAt is the variable with the address at which runScenario waits for the suite.
 const suiteClientAt = "FOLDGATE_SUITE_CLIENT_AT"
 
 // suiteClient is the program that the suite runs as the client under test: it hands what the suite
@@ -78,13 +78,7 @@ var authNotHere = map[string]string{
 // host then calls.
 func TestConformanceOfLogins(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(node(t), module(t, conformanceNextJS), "list")
-	known, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`- auth/(\S+)`).FindAllSubmatch(known, -1) {
-		name := string(m[1])
+	for _, name := range clientScenarioNames(t, `auth/`) {
 		run := authNotHere[name] != ""
 		for _, list := range authScenarios {
 			run = run || slices.Contains(list, name)
@@ -97,71 +91,94 @@ func TestConformanceOfLogins(t *testing.T) {
 		for _, name := range scenarios {
 			t.Run(revision+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				tasks := make(chan suiteTask, 1)
-				at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					task := suiteTask{done: make(chan error, 1)}
-					if err := json.NewDecoder(r.Body).Decode(&task); err != nil {
-						http.Error(w, err.Error(), http.StatusBadRequest)
-						return
-					}
-					tasks <- task
-					if err := <-task.done; err != nil {
-						http.Error(w, err.Error(), http.StatusTeapot)
-					}
-				}))
-				defer at.Close()
-				out := t.TempDir()
-				args := []string{module(t, conformanceNextJS), "client", "--scenario", "auth/" + name, "--command", os.Args[0], "--timeout", fmt.Sprint(testTimeout.Milliseconds()), "-o", out}
-				if revision != "" {
-					args = append(args, "--spec-version", revision)
-				}
-				cmd := exec.Command(node(t), args...)
-				cmd.Env = append(os.Environ(), suiteClientAt+"="+at.URL)
-				said := &buffer{}
-				cmd.Stdout, cmd.Stderr = said, said
-				cmd.WaitDelay = time.Second
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
-				exited := make(chan error, 1)
-				go func() { exited <- cmd.Wait() }()
-				var err error
-				select {
-				case task := <-tasks:
-					task.done <- logInAndCall(t, name, task)
-					err = <-exited
-				case err = <-exited:
-				}
-				if err != nil {
-					t.Errorf("the suite: %v\n%s", err, said.String())
-				}
-				passed := 0
-				files, _ := filepath.Glob(filepath.Join(out, "*", "*", "checks.json"))
-				for _, file := range files {
-					text, err := os.ReadFile(file)
-					if err != nil {
-						t.Fatal(err)
-					}
-					var checks []struct{ ID, Status, Description, ErrorMessage string }
-					if err := json.Unmarshal(text, &checks); err != nil {
-						t.Fatal(err)
-					}
-					for _, c := range checks {
-						switch c.Status {
-						case "SUCCESS":
-							passed++
-						case "FAILURE", "WARNING":
-							t.Errorf("%s %s: %s %s", c.Status, c.ID, c.Description, c.ErrorMessage)
-						}
-					}
-				}
-				if passed == 0 {
-					t.Error("no check has passed")
-				}
-				t.Logf("%d checks passed", passed)
+				runScenario(t, "auth/"+name, revision, func(task suiteTask) error { return logInAndCall(t, name, task) })
 			})
 		}
 	}
+}
+
+// clientScenarioNames returns the names of the suite's scenarios for clients that begin with prefix, without it.
+func clientScenarioNames(t *testing.T, prefix string) (names []string) {
+	out, err := exec.Command(node(t), module(t, conformanceNextJS), "list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, out, _ = bytes.Cut(out, []byte("Client scenarios"))
+	out, _, _ = bytes.Cut(out, []byte("Authorization server scenarios"))
+	for _, m := range regexp.MustCompile(`- `+prefix+`(\S+)`).FindAllSubmatch(out, -1) {
+		names = append(names, string(m[1]))
+	}
+	return names
+}
+
+// runScenario runs a scenario of the official suite for clients. play makes the calls that the scenario
+// wants to see; all checks must pass.
+func runScenario(t *testing.T, scenario, revision string, play func(suiteTask) error) {
+	t.Helper()
+	tasks := make(chan suiteTask, 1)
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		task := suiteTask{done: make(chan error, 1)}
+		if err := json.NewDecoder(r.Body).Decode(&task); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		tasks <- task
+		if err := <-task.done; err != nil {
+			http.Error(w, err.Error(), http.StatusTeapot)
+		}
+	}))
+	defer at.Close()
+	out := t.TempDir()
+	args := []string{module(t, conformanceNextJS), "client", "--scenario", scenario, "--command", os.Args[0], "--timeout", fmt.Sprint(testTimeout.Milliseconds()), "-o", out}
+	if revision != "" {
+		args = append(args, "--spec-version", revision)
+	}
+	cmd := exec.Command(node(t), args...)
+	cmd.Env = append(os.Environ(), suiteClientAt+"="+at.URL)
+	said := &buffer{}
+	cmd.Stdout, cmd.Stderr = said, said
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	var err error
+	select {
+	case task := <-tasks:
+		defer close(task.done) // also if play ends the test
+		task.done <- play(task)
+		err = <-exited
+	case err = <-exited:
+	}
+	if err != nil {
+		t.Errorf("the suite: %v\n%s", err, said.String())
+	}
+	passed := 0
+	files, _ := filepath.Glob(filepath.Join(out, "*", "checks.json"))
+	deeper, _ := filepath.Glob(filepath.Join(out, "*", "*", "checks.json")) // the name of the scenario has a slash
+	for _, file := range slices.Concat(files, deeper) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var checks []struct{ ID, Status, Description, ErrorMessage string }
+		if err := json.Unmarshal(text, &checks); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range checks {
+			switch c.Status {
+			case "SUCCESS":
+				passed++
+			case "FAILURE", "WARNING":
+				t.Errorf("%s %s: %s %s", c.Status, c.ID, c.Description, c.ErrorMessage)
+			}
+		}
+	}
+	if passed == 0 {
+		t.Error("no check has passed")
+	}
+	t.Logf("%d checks passed", passed)
 }
 
 var runLogin = regexp.MustCompile("`foldgate login suite(?: --scopes \"([^\"`]*)\")?`")
