@@ -85,6 +85,11 @@ type List struct {
 	Held   map[string]string // names of items whose definition hosts must not see, with its state
 }
 
+// modern reports whether the server speaks the modern era, whose results all have a type.
+func (l *List) modern() bool {
+	return slices.ContainsFunc(l.Rest, func(m rawjson.Member) bool { return m.Is("resultType") })
+}
+
 // AddPage adds one page of a list result and returns the cursor of the next page, "" for none.
 func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 	first := l.Rest == nil
@@ -243,7 +248,13 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 		}
 		for _, raw := range l.Items {
 			shown, e, ok := r.Entry(k, r.keys[i], raw)
-			if why := r.unreadable(k, r.keys[i], raw); why != "" {
+			why := unreadable(k, raw)
+			if ok && k == Tools && l.modern() && r.cfg.Upstreams[r.keys[i]].URL != "" { // headers are of HTTP only
+				schema, _ := rawjson.Get(raw, "inputSchema")
+				_, why = headersOf(schema)
+				ok = why == ""
+			}
+			if why != "" {
 				name, _ := rawjson.GetString(raw, kinds[k].id)
 				c.Unreadable = append(c.Unreadable, Unreadable{r.keys[i], name, why})
 			}
@@ -267,7 +278,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
 	u := r.cfg.Upstreams[server] // a reload may remove one while its list is on the way
-	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) || r.unreadable(k, server, raw) != "" {
+	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) || unreadable(k, raw) != "" {
 		return "", Entry{}, false
 	}
 	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
@@ -289,9 +300,8 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 	return shown, e, true
 }
 
-// unreadable returns why a typed host can't read an item, or why the protocol forbids to use it, "" if
-// nothing is wrong. An optional member may be null.
-func (r *Rules) unreadable(k Kind, server string, item []byte) string {
+// unreadable returns why a typed host can't read an item, "" if it can. An optional member may be null.
+func unreadable(k Kind, item []byte) string {
 	for _, name := range [...]string{kinds[k].id, kinds[k].needs} {
 		if v, _ := rawjson.Get(item, name); name != "" && rawjson.KindOf(v) != memberTypes[name] {
 			return name + " is missing or of another type"
@@ -302,11 +312,6 @@ func (r *Rules) unreadable(k Kind, server string, item []byte) string {
 		if got := rawjson.KindOf(m.Value); known && got != want && got != rawjson.Null {
 			return m.Name() + " is of another type"
 		}
-	}
-	if u := r.cfg.Upstreams[server]; k == Tools && u != nil && u.URL != "" { // headers are of HTTP only
-		schema, _ := rawjson.Get(item, "inputSchema")
-		_, fault := headersOf(schema)
-		return fault
 	}
 	return ""
 }

@@ -47,8 +47,8 @@ func TestUnreadableItems(t *testing.T) {
 	}
 }
 
-// TestForbiddenHeaders: a tool of a server on HTTP whose schema binds a header as the protocol forbids is not
-// shown. On stdio nothing is bound, so the tool stays.
+// TestForbiddenHeaders: a tool of a modern server on HTTP whose schema binds a header as the protocol forbids is
+// not shown. On stdio and in the legacy era nothing is bound, so the tool stays.
 func TestForbiddenHeaders(t *testing.T) {
 	cfg := config.Default()
 	cfg.Upstreams = map[string]*config.Upstream{"http": {URL: "http://127.0.0.1/", Prefix: new("")}, "stdio": {Command: []string{"x"}, Prefix: new("")}}
@@ -68,13 +68,15 @@ func TestForbiddenHeaders(t *testing.T) {
 		properties[`"a":`+bind(`"string"`, name)] = fits
 	}
 	for text, shown := range properties {
-		item := []json.RawMessage{json.RawMessage(`{"name":"t","inputSchema":{"type":"object","properties":{` + text + `}}}`)}
-		for server, want := range map[string]bool{"http": shown, "stdio": true} {
-			lists := make([]*List, 2)
-			lists[slices.Index(r.keys, server)] = &List{Items: item}
+		legacy := `{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{` + text + `}}}]}`
+		modern := strings.Replace(legacy, "{", `{"resultType":"complete",`, 1)
+		for on, want := range map[[2]string]bool{{"http", modern}: shown, {"http", legacy}: true, {"stdio", modern}: true} {
+			lists, l := make([]*List, 2), &List{}
+			l.AddPage([]byte(on[1]), Tools)
+			lists[slices.Index(r.keys, on[0])] = l
 			c := r.Merge(Tools, lists)
 			if _, got := c.Lookup("t"); got != want || (len(c.Unreadable) == 0) != want {
-				t.Errorf("%s: %s: shown %v, faults %+v, want shown %v", server, text, got, c.Unreadable, want)
+				t.Errorf("%s: %s: shown %v, faults %+v, want shown %v", on[0], on[1], got, c.Unreadable, want)
 			}
 		}
 	}
