@@ -57,13 +57,13 @@ type file struct {
 
 	mu      sync.Mutex // guards the fields below
 	db      *sql.DB
+	opened  os.FileInfo // of the file of db
 	queue   []*request
 	writing bool // the goroutine write runs
 	closed  bool
 	running sync.WaitGroup // for write; begins with mu held
 
 	// Only write uses these.
-	opened  os.FileInfo
 	conn    writer
 	stmts   map[stmt]*sql.Stmt
 	answers map[string]memory
@@ -524,7 +524,7 @@ func (f *file) tidy(ctx context.Context) {
 
 func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error) {
 	if !f.current() {
-		if err := f.Delete(ctx, []string{}); err != nil { // each write follows
+		if err := f.Delete(ctx, []string{}); err != nil { // deletes nothing: write opens the file that is there now
 			return nil, err
 		}
 	}
