@@ -30,18 +30,18 @@ import (
 
 // Report is the result of [Check].
 type Report struct {
-	Upstreams  []UpstreamReport     // in the configuration's order
-	Principals []string             // names of those that may use the HTTP endpoint
-	Own        []ToolReport         // foldgate's own tools
-	Clashes    []catalog.Clash      // names of tools and prompts that two upstreams offer
-	Unreadable []catalog.Unreadable // items of lists that hosts do not see
-	Store      error                // why the server that counts the limits can't be used; nil if it can, or there is none
-	Unmatched  []config.Fault       // rules of workflows that name a tool which hosts do not see
-	Idle       []config.Fault       // globs on the names of tools, and names, that match none
-	Suspect    []pins.Pin           // definitions that look wrong, if pins is not off
-	Tokens     int                  // cost of all tool definitions to a model that reads them, by Counter
-	Searching  int                  // the cost of the definitions with tools.mode: search
-	Auto       string               // the mode that tools.mode: auto would choose for a host without a search of its own
+	Upstreams  []UpstreamReport  // in the configuration's order
+	Principals []string          // names of those that may use the HTTP endpoint
+	Own        []ToolReport      // foldgate's own tools
+	Clashes    []catalog.Clash   // names of tools and prompts that two upstreams offer
+	Omitted    []catalog.Omitted // items of lists that hosts do not see
+	Store      error             // why the server that counts the limits can't be used; nil if it can, or there is none
+	Unmatched  []config.Fault    // rules of workflows that name a tool which hosts do not see
+	Idle       []config.Fault    // globs on the names of tools, and names, that match none
+	Suspect    []pins.Pin        // definitions that look wrong, if pins is not off
+	Tokens     int               // cost of all tool definitions to a model that reads them, by Counter
+	Searching  int               // the cost of the definitions with tools.mode: search
+	Auto       string            // the mode that tools.mode: auto would choose for a host without a search of its own
 	Counter    string
 }
 
@@ -209,8 +209,8 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 	st := g.settings.Load()
 	r := Report{
 		Principals: st.Config.PrincipalNames(), Counter: g.Counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
-		Unreadable: slices.Concat(list.Unreadable, prompts.Unreadable, resources.Unreadable),
-		Unmatched:  st.Rules.UnmatchedRules(list), Idle: st.Rules.UnmatchedGlobs(list),
+		Omitted:   slices.Concat(list.Omitted, prompts.Omitted, resources.Omitted),
+		Unmatched: st.Rules.UnmatchedRules(list), Idle: st.Rules.UnmatchedGlobs(list),
 	}
 	id := st.Config.Identity(as)
 	if as != "" {

@@ -101,8 +101,8 @@ func printReport(w io.Writer, r proxy.Report) {
 	for _, c := range r.Clashes {
 		render.Printf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)
 	}
-	for _, u := range r.Unreadable {
-		render.Printf(w, "warning: %q of %s is not shown, because a host would refuse the list: %s\n", u.Name, u.Server, u.Why)
+	for _, u := range r.Omitted {
+		render.Printf(w, "warning: %q of %s is not shown, because the protocol does not allow it: %s\n", u.Name, u.Server, u.Why)
 	}
 	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
 		render.Printf(w, "warning: %s\n", f.Error())

@@ -175,19 +175,19 @@ type Clash struct {
 	First, Second string // the keys of the servers; First may be "foldgate"
 }
 
-// Unreadable is an item of a server's list that hosts do not see, because a typed host would refuse
-// the whole list, with the items of all servers.
-type Unreadable struct {
+// Omitted is an item of a server's list that hosts do not see, because the protocol does not allow it: a
+// typed host would refuse the whole list, with the items of all servers.
+type Omitted struct {
 	Server, Name string // the key of the server, and its own name for the item; "" if it has none
 	Why          string
 }
 
 // Catalog is one merged list as hosts see it. It is not changed once it is made.
 type Catalog struct {
-	Rules      *Rules   // by which it was made
-	Order      []string // the shown names in the order of the list
-	Clashes    []Clash
-	Unreadable []Unreadable
+	Rules   *Rules   // by which it was made
+	Order   []string // the shown names in the order of the list
+	Clashes []Clash
+	Omitted []Omitted
 	// Lists are the lists that it was merged from, in the configuration's order; nil for a server
 	// that is missing.
 	Lists []*List
@@ -256,7 +256,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 			}
 			if why != "" {
 				name, _ := rawjson.GetString(raw, kinds[k].id)
-				c.Unreadable = append(c.Unreadable, Unreadable{r.keys[i], name, why})
+				c.Omitted = append(c.Omitted, Omitted{r.keys[i], name, why})
 			}
 			if !ok {
 				continue

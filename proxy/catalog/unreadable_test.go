@@ -39,8 +39,8 @@ func TestUnreadableItems(t *testing.T) {
 					faults++
 				}
 				_, also := c.Lookup("also")
-				if _, there := c.Lookup("good"); !there || !also || len(c.Order) != 4-faults || len(c.Unreadable) != faults {
-					t.Errorf("%s with %s %q: hosts see %q, unreadable %+v; want %d of them", k.Method(), member, value, c.Order, c.Unreadable, faults)
+				if _, there := c.Lookup("good"); !there || !also || len(c.Order) != 4-faults || len(c.Omitted) != faults {
+					t.Errorf("%s with %s %q: hosts see %q, unreadable %+v; want %d of them", k.Method(), member, value, c.Order, c.Omitted, faults)
 				}
 			}
 		}
@@ -75,8 +75,8 @@ func TestForbiddenHeaders(t *testing.T) {
 			l.AddPage([]byte(on[1]), Tools)
 			lists[slices.Index(r.keys, on[0])] = l
 			c := r.Merge(Tools, lists)
-			if _, got := c.Lookup("t"); got != want || (len(c.Unreadable) == 0) != want {
-				t.Errorf("%s: %s: shown %v, faults %+v, want shown %v", on[0], on[1], got, c.Unreadable, want)
+			if _, got := c.Lookup("t"); got != want || (len(c.Omitted) == 0) != want {
+				t.Errorf("%s: %s: shown %v, faults %+v, want shown %v", on[0], on[1], got, c.Omitted, want)
 			}
 		}
 	}

@@ -461,9 +461,9 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 			rt.Log.Warn("two upstreams offer the same name; the first keeps it", "list", k.Method(), "name", clash.Name, "first", clash.First, "second", clash.Second)
 		}
 	}
-	for _, u := range c.Unreadable {
+	for _, u := range c.Omitted {
 		if name := rt.echo(u.Name); fresh(k.Method() + " " + u.Server + " " + name + " " + u.Why) {
-			rt.Log.Warn("an item of a list is not shown: a host would refuse the list because of it", "list", k.Method(), "upstream", u.Server, "name", name, "fault", u.Why)
+			rt.Log.Warn("an item of a list is not shown: the protocol does not allow it", "list", k.Method(), "upstream", u.Server, "name", name, "fault", u.Why)
 		}
 	}
 	if k != catalog.Tools {
