@@ -78,7 +78,7 @@ func listAndCall(t *testing.T, era mcpclient.Era, task suiteTask) error {
 		Tools []struct {
 			Name        string
 			InputSchema struct {
-				Properties map[string]struct{ Type any }
+				Properties map[string]struct{ Type json.RawMessage }
 			}
 		}
 		Prompts   []struct{ Name string }
@@ -102,7 +102,7 @@ func listAndCall(t *testing.T, era mcpclient.Era, task suiteTask) error {
 		}
 		arguments := map[string]any{}
 		for name, p := range one.InputSchema.Properties {
-			if fits := map[any]any{"string": "x", "number": 5, "integer": 5, "boolean": true}[p.Type]; fits != nil && name != "branch_id" {
+			if fits := map[string]any{`"string"`: "x", `"number"`: 5, `"integer"`: 5, `"boolean"`: true}[string(p.Type)]; fits != nil && name != "branch_id" {
 				arguments[name] = fits
 			}
 		}
