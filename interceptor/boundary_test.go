@@ -113,7 +113,7 @@ var boundaryUsers = map[string]string{
 	"cmd/foldgate/text.go":    "the command that scrubs files",
 	"cmd/foldgate/connect.go": "the command that shows what it changes in a host's file",
 	"cmd/foldgate/trace.go":   "the command that looks for secrets in a trace",
-	"proxy/config/load.go":    "faults of a configuration, which no gateway has yet",
+	"proxy/config/load.go":    "the faults of a configuration, which are found without a gateway",
 }
 
 // A method with a secret blocks its message, as the trace says, unless nothing is scrubbed.

@@ -491,7 +491,7 @@ func appendText(all []decoded, text string, part span, out []byte) []decoded {
 	pre := text[max(0, part.Start-before):part.Start]
 	pre = strings.TrimSuffix(pre[strings.LastIndexByte(pre, '\n')+1:], "0x")
 	post := text[part.End:min(len(text), part.End+after)]
-	// Digits beside it encode something else, such as binary data: they are no part of its words.
+	// Digits beside it encode something else, such as binary data. A sign keeps them apart from its words.
 	if pre != "" && inBase64(pre[len(pre)-1]) {
 		pre += "."
 	}
@@ -689,7 +689,7 @@ func escapeAt(text string, i int) (edit, bool) {
 	}
 	e := edit{span: span{i, i + 2}}
 	switch text[i+1] {
-	case '"', '/', '\'', '_', '-', '=', '+': // the last ones in Markdown and in shells
+	case '"', '/', '\'', '_', '-', '=', '+': // in JSON, Markdown and shells
 		e.with = text[i+1 : i+2]
 	case 'n': // the letter is no part of the word that follows
 		e.with = "\n"

@@ -50,7 +50,7 @@ func (e *Error) Error() string {
 // Fault is one error in a configuration.
 type Fault = faults.Fault
 
-// scrubber redacts the secrets that faults quote. Few processes need one beside the gateway's.
+// scrubber redacts the secrets that faults quote. It is made for the first fault: most configurations have none.
 var scrubber = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
 
 // NewError returns the error of a file with these faults. They may quote any value of the file, so
