@@ -89,37 +89,58 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 			}
 		}
 	}
-	var all []decoded
+	layers, err := x.runs(text, within)
+	for _, edits := range layers {
+		if err == nil {
+			marks, err = x.appendHidden(marks, text, parts(text, edits, true), depth)
+		}
+	}
+	for _, first := range spellings {
+		if err != nil {
+			return nil, err
+		}
+		if first == "=" && !quoted {
+			continue
+		}
+		var edits []edit
+		if edits, err = x.escapes(text, within, first, ascii); err == nil {
+			marks, err = x.appendHidden(marks, text, parts(text, edits, false), depth)
+		}
+	}
+	return marks, err
+}
+
+// runs returns the edits that put texts in the place of the runs that encode them. A run may encode several
+// texts, so there are several layers, in each of which no edits overlap. Runs between which no value ends are in
+// different layers, too: decoded together they would read as one word.
+func (x *examination) runs(text string, within span) (layers [][]edit, err error) {
+	var edits []edit
 	for at := within.Start; ; {
 		run, ok := nextRun(text, span{at, within.End})
 		if !ok {
-			break
+			return layers, nil
 		}
 		if strings.HasPrefix(text[run.Start:run.End], "0x") {
 			run.Start += len("0x") // no base64 of packed bytes begins so
 		}
-		all, err = x.appendUnpacked(appendRun(all[:0], text, run), text, run)
-		if err == nil {
-			marks, err = x.appendHidden(marks, text, all, depth)
+		if err = x.limit.spend(run.End - run.Start); err == nil {
+			edits, err = x.appendUnpacked(appendRun(edits[:0], text, run), text, run)
 		}
 		if err != nil {
 			return nil, err
+		}
+		for _, e := range edits {
+			free := slices.IndexFunc(layers, func(l []edit) bool {
+				last := l[len(l)-1].End
+				return last <= e.Start && (e.Start-last > before || endsOfValues.index(text[last:e.Start]) < e.Start-last)
+			})
+			if free < 0 {
+				free, layers = len(layers), append(layers, nil)
+			}
+			layers[free] = append(layers[free], e)
 		}
 		at = run.End
 	}
-	for _, first := range spellings {
-		if first == "=" && !quoted {
-			continue
-		}
-		all, err = x.appendEscapes(all[:0], text, within, first, ascii)
-		if err == nil {
-			marks, err = x.appendHidden(marks, text, all, depth)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return marks, nil
 }
 
 // appendHidden appends the marks for the secrets in decoded parts of text, and in what they contain in other
@@ -152,14 +173,14 @@ func (x *examination) appendHidden(marks []mark, text string, all []decoded, dep
 	return marks, nil
 }
 
-// A decoded is a decoded part of a text: one run of base64 or hexadecimal, or text with edits for
-// the escapes in it or for a pair.
+// A decoded is a part of a text with edits: for runs of base64 or hexadecimal, for escapes, or for pairs.
 type decoded struct {
 	text  string
-	fresh span // the part of text that was decoded; the rest is context
-	part  span // the range of the encoded text: the run, or all that text stands for
+	part  span // of the encoded text
 	edits []edit
+	fresh span // the range of text in which encodings are sought
 	last  int  // what ended returned last
+	runs  bool // only what overlaps with an edit is new
 	whole bool // the edits change what all of text means, not only what is near them
 
 	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
@@ -177,11 +198,8 @@ type edit struct {
 // end returns where the replacement ends in the text after the edits.
 func (e *edit) end() int { return e.at + len(e.with) }
 
-// origin maps a range of d.text to the encoded range to redact: the whole of a run.
+// origin maps a range of d.text to the encoded range to redact. Of a run that is the whole.
 func (d *decoded) origin(s span) span {
-	if d.edits == nil {
-		return d.part
-	}
 	return span{d.back(s.Start, false), d.back(s.End, true)}
 }
 
@@ -202,18 +220,15 @@ func (d *decoded) back(i int, up bool) int {
 
 // near is the distance at which an edit still reveals a secret: in \\nTOKEN the first edit gives
 // \nTOKEN, and only the next one, which leaves nothing in TOKEN, separates the word.
-const near = 12
+const near = 13
 
-// touched reports whether a range of d.text contains decoded text, or an edit is near it.
+// touched reports whether a range of d.text overlaps with an edit or, unless they are of runs, is near one.
 func (d *decoded) touched(s span) bool {
-	if d.whole {
-		return true
+	if !d.runs {
+		s = span{s.Start - near, s.End + near}
 	}
-	if d.edits == nil {
-		return s.Start < d.fresh.End && s.End > d.fresh.Start
-	}
-	n := d.ended(s.Start - near - 1)
-	return n < len(d.edits) && d.edits[n].at <= s.End+near
+	n := d.ended(s.Start)
+	return d.whole || n < len(d.edits) && d.edits[n].at < s.End
 }
 
 // ended returns the number of replacements that end at or before byte i. It is asked for ascending bytes, for the most part.
@@ -348,14 +363,14 @@ func digitsEnd(b []byte, i int) int {
 // appendRun appends the printable texts that a run encodes. A run may begin with something else,
 // such as a path, so all alignments are tried. The next line may be something else too, so the
 // lines are decoded one by one and together. Hexadecimal lines are not joined.
-func appendRun(all []decoded, text string, run span) []decoded {
+func appendRun(edits []edit, text string, run span) []edit {
 	for at := run.Start; at+2*minDecoded <= run.End; {
 		end := at
 		for end < run.End && hexDigit[text[end]] != noDigit {
 			end++
 		}
 		for skip := 0; skip < 2 && end-at >= 2*minDecoded; skip++ {
-			all = appendDecoded(all, text, &digits{all: text[at:end], at: at}, skip, 2)
+			edits = appendDecoded(edits, text, &digits{all: text[at:end], at: at}, skip, 2)
 		}
 		at = end + 1
 	}
@@ -363,17 +378,17 @@ func appendRun(all []decoded, text string, run span) []decoded {
 		line, rest, more := strings.Cut(text[at:run.End], "\n")
 		d := digits{all: strings.Trim(line, " \t\r"), at: at + len(line) - len(strings.TrimLeft(line, " \t"))}
 		for skip := range 4 {
-			all = appendDecoded(all, text, &d, skip, 4)
+			edits = appendDecoded(edits, text, &d, skip, 4)
 		}
 		if more && at == run.Start {
 			joined := joinLines(text, run)
 			for skip := range 4 {
-				all = appendDecoded(all, text, &joined, skip, 4)
+				edits = appendDecoded(edits, text, &joined, skip, 4)
 			}
 		}
 		at = run.End - len(rest)
 	}
-	return all
+	return edits
 }
 
 // digits are the digits of a run: those of one line, from byte at on, or those at places.
@@ -424,7 +439,7 @@ func (d *digits) group(i, n int) (bytes uint32, printable bool) {
 // bytes or more in whole groups. So one of every so many groups in a row is in such a text, and
 // only that one is decoded first: most runs have none. In binary data a text begins and ends
 // within a group.
-func appendDecoded(all []decoded, text string, d *digits, skip, n int) []decoded {
+func appendDecoded(edits []edit, text string, d *digits, skip, n int) []edit {
 	every := minDecoded
 	if n == 4 {
 		every /= 3
@@ -450,7 +465,7 @@ func appendDecoded(all []decoded, text string, d *digits, skip, n int) []decoded
 		if to-from < every {
 			continue
 		}
-		out, first, last := buf[:0], skip+from*n, skip+to*n
+		out, first, last := append(buf[:0], '.'), skip+from*n, skip+to*n
 		if v := uint32(0); n == 4 && from > 0 {
 			if v, _ = d.group(first-n, n); texty[byte(v)] {
 				if first -= 2; texty[byte(v>>8)] {
@@ -477,35 +492,49 @@ func appendDecoded(all []decoded, text string, d *digits, skip, n int) []decoded
 		if to == groups {
 			last = len(d.all)
 		}
-		all = appendText(all, text, d.span(text, first, last), out)
+		edits = appendText(edits, text, d.span(text, first, last), out)
 	}
-	return all
+	return edits
 }
 
-// appendText appends the text out, which text encodes at part, with what stands around it.
-func appendText(all []decoded, text string, part span, out []byte) []decoded {
-	if rest := text[part.End:min(len(text), part.End+64)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(string(out), "0123456789") == "" {
+// appendText appends the edit for a text that text encodes at part. A sign stands before it in out.
+func appendText(edits []edit, text string, part span, out []byte) []edit {
+	if end := discordEnd(text, part.End); end > 0 && len(bytes.Trim(out, ".0123456789")) == 0 {
 		// The digits are the id in the token of a Discord bot.
-		all = append(all, apply(text, span{part.Start, part.End + len(rest)}, []edit{{span: span{part.Start, part.Start}, with: "discord-bot "}}))
+		out = slices.Concat([]byte(".discord-bot "), out[1:], []byte(text[part.End:end]))
+		part.End = end
 	}
-	pre := text[max(0, part.Start-before):part.Start]
-	pre = strings.TrimSuffix(pre[strings.LastIndexByte(pre, '\n')+1:], "0x")
-	post := text[part.End:min(len(text), part.End+after)]
-	// Digits beside it encode something else, such as binary data. A sign keeps them apart from its words.
-	if pre != "" && inBase64(pre[len(pre)-1]) {
-		pre += "."
+	// Digits beside it encode something else, such as binary data. Signs keep its words apart from them, and
+	// its last word from what else could go on with it.
+	if strings.HasSuffix(text[:part.Start], "0x") {
+		part.Start -= len("0x")
 	}
-	if post != "" && inBase64(post[0]) {
-		post = " " + post
+	if part.Start == 0 || !inBase64(text[part.Start-1]) {
+		out = out[1:]
 	}
-	return append(all, decoded{
-		text:  pre + string(out) + post,
-		fresh: span{len(pre), len(pre) + len(out)},
-		part:  part,
-	})
+	if part.End < len(text) && (inBase64(text[part.End]) || strings.IndexByte(".:|&%=", text[part.End]) >= 0) {
+		out = append(out, ' ')
+	}
+	return append(edits, edit{span: part, with: string(out)})
 }
 
-// The bytes of context around a run. The name before a value decides whether it is a secret.
+// discordEnd returns the end of the token of a Discord bot whose first part ends at byte i, or 0.
+func discordEnd(text string, i int) int {
+	const second, third = 7, 8 + 27 // the sign before the second part and where the third may end
+	if len(text) < i+third || text[i] != '.' || text[i+second] != '.' {
+		return 0
+	}
+	end := i + second + 1
+	for end < len(text) && inBase64(text[end]) {
+		end++
+	}
+	if end < i+third {
+		return 0
+	}
+	return end
+}
+
+// The most bytes of context around a run. The name before a value decides whether it is a secret.
 const before, after = 64, 16
 
 // paddingEnd returns the end of the padding of base64 at byte i.
@@ -521,25 +550,38 @@ const margin = 256
 
 // spellings are the ways to write single characters, by the bytes that their escapes begin with.
 // Those of one way are decoded together. Quoted-printable is a way of its own, as a = means
-// something else in most texts.
+// something else in most texts. Invisible characters go with the first one, unless the text is ASCII.
 var spellings = []string{"%\\&\x1b\x00", "="}
 
-// appendEscapes appends the parts of text, around within, that read differently once the escapes
-// of a spelling are decoded. Invisible characters go with the first one, unless text is ASCII.
-func (x *examination) appendEscapes(all []decoded, text string, within span, first string, ascii bool) ([]decoded, error) {
-	edits, err := x.escapes(text, within, first, ascii)
-	for len(edits) > 0 && err == nil {
-		// Escapes that are near each other are decoded together.
+// parts returns the parts of text that read differently after edits. Those near each other are applied together.
+func parts(text string, edits []edit, runs bool) (all []decoded) {
+	around, gap := aroundEscape, 2*margin
+	if runs {
+		around, gap = aroundRun, before+after
+	}
+	for len(edits) > 0 {
 		n := 1
-		for n < len(edits) && (edits[n].Start-edits[n-1].End < 2*margin || widen(text, edits[n].Start, -1) < widen(text, edits[n-1].End, +1)) {
+		for n < len(edits) && (edits[n].Start-edits[n-1].End < gap || around(text, edits[n].span).Start < around(text, edits[n-1].span).End) {
 			n++
 		}
-		part := span{widen(text, edits[0].Start, -1), widen(text, edits[n-1].End, +1)}
-		all = append(all, apply(text, part, edits[:n]))
-		edits = edits[n:]
-		err = x.limit.spend(part.End - part.Start)
+		d := apply(text, span{around(text, edits[0].span).Start, around(text, edits[n-1].span).End}, edits[:n])
+		if d.runs = runs; runs {
+			d.fresh = span{edits[0].at, edits[n-1].end()}
+		}
+		all, edits = append(all, d), edits[n:]
 	}
-	return all, err
+	return all
+}
+
+// aroundRun returns a run with its context, which begins in its line.
+func aroundRun(text string, s span) span {
+	start := max(0, s.Start-before)
+	return span{start + strings.LastIndexByte(text[start:s.Start], '\n') + 1, min(len(text), s.End+after)}
+}
+
+// aroundEscape returns an escape with its context.
+func aroundEscape(text string, s span) span {
+	return span{widen(text, s.Start, -1), widen(text, s.End, +1)}
 }
 
 // quotedSigns are in each text that is quoted-printable.
@@ -610,6 +652,7 @@ func apply(text string, part span, edits []edit) decoded {
 	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits}
 }
 
+// escapes returns the edits for the escapes of a spelling that begin within a range.
 func (x *examination) escapes(text string, within span, first string, ascii bool) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
 	const many = 256

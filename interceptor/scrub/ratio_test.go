@@ -86,7 +86,11 @@ func TestRatioOfHostileRows(t *testing.T) {
 		{"passwords in a row", strings.Repeat("pwd=", 1<<20/4), 12},
 		{"keys in lines", strings.Repeat(strings.Repeat("key=", 75)+"\n", 1<<20/301), 26},
 		{"lines that end in =", strings.Repeat(strings.Repeat("secret=", 74)+"\n", 1<<20/519), 22},
-		{"texts in base64", strings.Repeat("]/secret=aGVsbG8gd29ybGQh", 1<<20/25), 180},
+		{"texts in base64", strings.Repeat("]/secret=aGVsbG8gd29ybGQh", 1<<20/25), 45},
+		{"texts in base64 beside each other", strings.Repeat(".secret=aGVsbG8gd29ybGQh", 1<<20/24), 120},
+		{"texts in base64 and escapes", strings.Repeat("]/secret=aGVsbG8gd29ybGQh%20", 1<<20/28), 95},
+		{"pairs in base64", strings.Repeat("]/secret=c2VjcmV0PWFHVnNiRzhnZDI5eWJHUWg", 1<<20/40), 100},
+		{"almost tokens of Discord", strings.Repeat("secret=MTIzNDU2Nzg5MDEyMzQ1Njc4.abcdef.", 1<<20/39), 100},
 		{"almost ids", strings.Repeat(strings.Repeat("postgres://wifi:*env_val@", 5)+"\n", 1<<20/126), 25},
 	} {
 		r := times * cputime.Ratio(5, text(c.in, 1), text(dense(1<<20), times))

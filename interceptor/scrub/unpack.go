@@ -39,8 +39,8 @@ var beginsPacking = func() (first [256]bool) {
 // The marks at the beginning of UTF-16.
 const littleMark, bigMark = "\xff\xfe", "\xfe\xff"
 
-// appendUnpacked appends the text that is packed in a run of base64 or hexadecimal, up to the bounds.
-func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]decoded, error) {
+// appendUnpacked appends the edit for the text that is packed in a run of base64 or hexadecimal, up to the bounds.
+func (x *examination) appendUnpacked(edits []edit, text string, run span) ([]edit, error) {
 	for _, bits := range []int{6, 4} {
 		first, ok := firstBytes(text[run.Start:run.End], bits)
 		if !ok {
@@ -60,10 +60,10 @@ func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]de
 			return nil, err
 		}
 		if len(out) >= minDecoded {
-			all = append(all, decoded{text: view(out), fresh: span{0, len(out)}, part: span{run.Start, paddingEnd(text, run.End)}})
+			edits = append(edits, edit{span: span{run.Start, paddingEnd(text, run.End)}, with: "\n" + string(out) + "\n"})
 		}
 	}
-	return all, nil
+	return edits, nil
 }
 
 // firstBytes returns the first four bytes that digits, each of so many bits, encode. ok is false if one is no digit.
