@@ -447,6 +447,21 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// TestSignsBehindRuns: what follows a run is no part of the word that its text ends with.
+func TestSignsBehindRuns(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for n, sign := range []string{".", ":", "|", "&", "%20", "=", "=="} {
+		for _, text := range []string{"password=7" + token(uint64(n), "", 15), "secret: 7" + token(uint64(n), "", 23)} {
+			run := strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(text)), "=") + sign
+			for _, in := range []string{"the " + run + "host of all", run + "x=1;", run + "/path/to/a?b=c"} {
+				if got, _, err := s.Text(t.Context(), in); err != nil || strings.Contains(got, run[:20]) {
+					t.Errorf("Text(%q) of %q = %q, %v", in, text, got, err)
+				}
+			}
+		}
+	}
+}
+
 // TestRunsBesideRuns: a secret in base64 is found, whatever run stands beside it, and so is a Discord token, whatever
 // its last part encodes.
 func TestRunsBesideRuns(t *testing.T) {
