@@ -26,13 +26,13 @@ const (
 func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	clear(x.cells) // they refer to the last text
 	x.cells = x.cells[:0]
-	hits, pairs, err := x.secrets(text)
+	hits, apart, err := x.secrets(text)
 	if err != nil {
 		return nil, nil, err
 	}
 	marks := appendMarks(nil, text, hits)
 	found := findingsOf(text, hits)
-	hidden, err := x.decode(text, span{0, len(text)}, pairs, 1)
+	hidden, err := x.decode(text, span{0, len(text)}, apart, 1)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,7 +71,7 @@ func findingsOf(text string, hits []hit) []Finding {
 
 // decode returns the marks for the secrets that text contains, around within, in other encodings,
 // and of those in its pairs. depth counts how often text has been decoded, from 1. text was scanned last.
-func (x *examination) decode(text string, within span, pairs []decoded, depth int) ([]mark, error) {
+func (x *examination) decode(text string, within span, apart pairs, depth int) ([]mark, error) {
 	if depth > maxDepth {
 		return nil, nil
 	}
@@ -79,15 +79,18 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within.Start:within.End])
 	var marks []mark
 	var err error
-	for _, d := range pairs {
-		for more := true; more; more = len(d.cells) > 0 {
-			if len(d.cells) > 0 { // what is found is not sought again; marks keep their order, which decides between rules
-				d = fromCells(text, d.cells, merge(slices.Clone(marks)))
-			}
-			if marks, err = x.appendHidden(marks, text, []decoded{d}, depth); err != nil {
-				return nil, err
-			}
+	for _, cells := range apart.cells {
+		for len(cells) > 0 && err == nil {
+			var d decoded
+			d, cells = fromCells(text, cells, merge(slices.Clone(marks))) // what is found is not sought again
+			marks, err = x.appendHidden(marks, text, []decoded{d}, depth)
 		}
+	}
+	if err == nil {
+		marks, err = x.appendHidden(marks, text, apart.stripped, depth)
+	}
+	if err != nil {
+		return nil, err
 	}
 	layers, err := x.runs(text, within)
 	for _, edits := range layers {
@@ -150,11 +153,11 @@ func (x *examination) appendHidden(marks []mark, text string, all []decoded, dep
 		d := &all[i]
 		was := x.paired
 		x.paired = x.paired || d.paired
-		hits, pairs, err := x.secrets(d.text)
+		hits, apart, err := x.secrets(d.text)
 		if err != nil {
 			return nil, err
 		}
-		deeper, err := x.decode(d.text, d.fresh, pairs, depth+1)
+		deeper, err := x.decode(d.text, d.fresh, apart, depth+1)
 		x.paired = was
 		if err != nil {
 			return nil, err
@@ -185,7 +188,6 @@ type decoded struct {
 
 	// The text is pairs. No pair is sought in it: one in a value is found where it stands.
 	paired bool
-	cells  []cell // pairs that are not rewritten yet
 }
 
 // An edit replaces a range of a text by a few bytes, or by none.

@@ -33,22 +33,22 @@ type location struct{ startLine, endLine, startColumn, endColumn int }
 
 // secrets returns the hits in text that are not foldgate's ids, checksums or names, and the pairs
 // in it.
-func (x *examination) secrets(text string) ([]hit, []decoded, error) {
+func (x *examination) secrets(text string) ([]hit, pairs, error) {
 	if err := x.limit.spend(len(text)); err != nil {
-		return nil, nil, err
+		return nil, pairs{}, err
 	}
 	hits, err := x.find(text)
 	if err == nil && x.excused {
 		hits, err = x.lastLine(text, hits)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, pairs{}, err
 	}
-	pairs, err := x.pairs(text, hits)
+	apart, err := x.pairs(text, hits)
 	var room [1]mark
 	return slices.DeleteFunc(hits, func(h hit) bool {
 		return len(h.mark(room[:0], text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h))
-	}), pairs, err
+	}), apart, err
 }
 
 // lastLine adds the hits in the last line that another line excepts: gitleaks takes a last line

@@ -9,13 +9,17 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// pairs returns the names and values that stand apart in the scanned text, to be rewritten to
-// NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first. hits are known.
-func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
+// Pairs are names and values that stand apart in a text, to be rewritten to NAME": "VALUE", which all rules know.
+type pairs struct {
+	cells    [][]cell  // by rule
+	stripped []decoded // lines without their prefixes, in which there may be more
+}
+
+// pairs returns the pairs in the scanned text. Of a rule with Before, the value stands first. hits are known.
+func (x *examination) pairs(text string, hits []hit) (all pairs, err error) {
 	if x.paired {
-		return nil, nil
+		return all, nil
 	}
-	var all []decoded
 	var known []mark
 	apart := false
 	for _, i := range x.scratch.Candidates() {
@@ -27,7 +31,7 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 		if !apart {
 			apart = true
 			if err := x.addJSONTable(text); err != nil {
-				return nil, err
+				return all, err
 			}
 		}
 		next := nameEnd // the value may be the name of the next one
@@ -38,7 +42,7 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 		switch {
 		case err != nil || len(matches) == 0:
 		case r.Header:
-			all, err = x.appendTables(all, text, matches)
+			all.stripped, err = x.appendTables(all.stripped, text, matches)
 		case r.Before || r.SecretGroup > 0:
 			err = x.addNamed(text, r, matches)
 		default:
@@ -48,10 +52,10 @@ func (x *examination) pairs(text string, hits []hit) ([]decoded, error) {
 			err = x.addPairs(text, r, matches, known)
 		}
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		if len(x.cells) > first {
-			all = append(all, decoded{cells: x.cells[first:]})
+			all.cells = append(all.cells, x.cells[first:])
 		}
 	}
 	return all, nil

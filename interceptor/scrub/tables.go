@@ -329,10 +329,10 @@ type cell struct {
 	bare  bool // the name stands without quotation marks: rules for members of JSON do not know it
 }
 
-// fromCells rewrites cells to lines with names and values, without those whose values are known. Cells whose values
-// overlap with others are left in it.
-func fromCells(text string, cells []cell, known []mark) (d decoded) {
-	left := cells[:0]
+// fromCells rewrites cells to lines with names and values, without those whose values are known. It leaves cells whose
+// values overlap with others.
+func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell) {
+	left = cells[:0]
 	edits := make([]edit, 0, len(cells)+1)
 	var part span
 	last, before := cell{}, ""
@@ -368,8 +368,7 @@ func fromCells(text string, cells []cell, known []mark) (d decoded) {
 		d = apply(text, part, append(edits, edit{span: span{part.End, part.End}, with: "\"\n"}))
 		d.paired = true
 	}
-	d.cells = left
-	return d
+	return d, left
 }
 
 // addJSONTable adds the cells of tables in a text that is JSON.
