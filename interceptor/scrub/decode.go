@@ -32,7 +32,7 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	}
 	marks := appendMarks(nil, text, hits)
 	found := findingsOf(text, hits)
-	hidden, err := x.decode(text, span{0, len(text)}, apart, 1)
+	hidden, err := x.decode(text, []span{{0, len(text)}}, apart, 1)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,14 +69,14 @@ func findingsOf(text string, hits []hit) []Finding {
 	return found
 }
 
-// decode returns the marks for the secrets that text contains, around within, in other encodings,
+// decode returns the marks for the secrets that text contains, in the ranges within, in other encodings,
 // and of those in its pairs. depth counts how often text has been decoded, from 1. text was scanned last.
-func (x *examination) decode(text string, within span, apart pairs, depth int) ([]mark, error) {
+func (x *examination) decode(text string, within []span, apart pairs, depth int) ([]mark, error) {
 	if depth > maxDepth {
 		return nil, nil
 	}
 	ascii := x.scratch.ASCII()
-	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within.Start:within.End])
+	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within[0].Start:within[len(within)-1].End])
 	var marks []mark
 	var err error
 	for _, cells := range apart.cells {
@@ -106,7 +106,12 @@ func (x *examination) decode(text string, within span, apart pairs, depth int) (
 			continue
 		}
 		var edits []edit
-		if edits, err = x.escapes(text, within, first, ascii); err == nil {
+		for _, w := range within {
+			if err == nil {
+				edits, err = x.appendEscapes(edits, text, w, first, ascii)
+			}
+		}
+		if err == nil {
 			marks, err = x.appendHidden(marks, text, parts(text, edits, false), depth)
 		}
 	}
@@ -114,14 +119,14 @@ func (x *examination) decode(text string, within span, apart pairs, depth int) (
 }
 
 // runs returns the edits that put texts in the place of the runs that encode them. A run may encode several
-// texts, so there are several layers, in each of which no edits overlap. Runs between which no value ends are in
-// different layers, too: decoded together they would read as one word.
-func (x *examination) runs(text string, within span) (layers [][]edit, err error) {
+// texts, so there are several layers, in each of which no edits overlap.
+func (x *examination) runs(text string, within []span) (layers [][]edit, err error) {
 	var edits []edit
-	for at := within.Start; ; {
-		run, ok := nextRun(text, span{at, within.End})
+	for at := 0; len(within) > 0; {
+		run, ok := nextRun(text, span{max(at, within[0].Start), within[0].End})
 		if !ok {
-			return layers, nil
+			within = within[1:]
+			continue
 		}
 		if strings.HasPrefix(text[run.Start:run.End], "0x") {
 			run.Start += len("0x") // no base64 of packed bytes begins so
@@ -133,10 +138,7 @@ func (x *examination) runs(text string, within span) (layers [][]edit, err error
 			return nil, err
 		}
 		for _, e := range edits {
-			free := slices.IndexFunc(layers, func(l []edit) bool {
-				last := l[len(l)-1].End
-				return last <= e.Start && (e.Start-last > before || endsOfValues.index(text[last:e.Start]) < e.Start-last)
-			})
+			free := slices.IndexFunc(layers, func(l []edit) bool { return l[len(l)-1].End <= e.Start })
 			if free < 0 {
 				free, layers = len(layers), append(layers, nil)
 			}
@@ -144,6 +146,7 @@ func (x *examination) runs(text string, within span) (layers [][]edit, err error
 		}
 		at = run.End
 	}
+	return layers, nil
 }
 
 // appendHidden appends the marks for the secrets in decoded parts of text, and in what they contain in other
@@ -157,7 +160,7 @@ func (x *examination) appendHidden(marks []mark, text string, all []decoded, dep
 		if err != nil {
 			return nil, err
 		}
-		deeper, err := x.decode(d.text, d.fresh, apart, depth+1)
+		deeper, err := x.decode(d.text, d.fresh(), apart, depth+1)
 		x.paired = was
 		if err != nil {
 			return nil, err
@@ -181,7 +184,6 @@ type decoded struct {
 	text  string
 	part  span // of the encoded text
 	edits []edit
-	fresh span // the range of text in which encodings are sought
 	last  int  // what ended returned last
 	runs  bool // only what overlaps with an edit is new
 	whole bool // the edits change what all of text means, not only what is near them
@@ -199,6 +201,18 @@ type edit struct {
 
 // end returns where the replacement ends in the text after the edits.
 func (e *edit) end() int { return e.at + len(e.with) }
+
+// fresh returns the ranges of d.text in which encodings are sought: what runs encode, or all.
+func (d *decoded) fresh() []span {
+	if !d.runs {
+		return []span{{0, len(d.text)}}
+	}
+	all := make([]span, len(d.edits))
+	for i := range d.edits {
+		all[i] = span{d.edits[i].at, d.edits[i].end()}
+	}
+	return all
+}
 
 // origin maps a range of d.text to the encoded range to redact. Of a run that is the whole.
 func (d *decoded) origin(s span) span {
@@ -567,9 +581,7 @@ func parts(text string, edits []edit, runs bool) (all []decoded) {
 			n++
 		}
 		d := apply(text, span{around(text, edits[0].span).Start, around(text, edits[n-1].span).End}, edits[:n])
-		if d.runs = runs; runs {
-			d.fresh = span{edits[0].at, edits[n-1].end()}
-		}
+		d.runs = runs
 		all, edits = append(all, d), edits[n:]
 	}
 	return all
@@ -651,14 +663,17 @@ func apply(text string, part span, edits []edit) decoded {
 		pos = e.End
 	}
 	b.WriteString(text[pos:part.End])
-	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits}
+	return decoded{text: b.String(), part: part, edits: edits}
 }
 
-// escapes returns the edits for the escapes of a spelling that begin within a range.
-func (x *examination) escapes(text string, within span, first string, ascii bool) ([]edit, error) {
+// appendEscapes appends the edits for the escapes of a spelling that begin within a range. Those of ranges before it are known.
+func (x *examination) appendEscapes(edits []edit, text string, within span, first string, ascii bool) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
 	const many = 256
-	var edits []edit
+	known := len(edits)
+	if known > 0 {
+		within.Start = max(within.Start, edits[known-1].End)
+	}
 	for _, special := range []byte(first) {
 		for at := within.Start; at < within.End; at++ {
 			i := strings.IndexByte(text[at:within.End], special)
@@ -699,8 +714,8 @@ func (x *examination) escapes(text string, within span, first string, ascii bool
 		}
 	}
 	byStart := func(a, b edit) int { return cmp.Compare(a.Start, b.Start) }
-	if !slices.IsSortedFunc(edits, byStart) {
-		slices.SortFunc(edits, byStart)
+	if !slices.IsSortedFunc(edits[known:], byStart) {
+		slices.SortFunc(edits[known:], byStart)
 	}
 	return edits, nil
 }
