@@ -75,10 +75,22 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 	if depth > maxDepth {
 		return nil, nil
 	}
-	ascii := x.scratch.ASCII()
+	lists, err := x.runs(text, within)
+	runs := len(lists)
 	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within[0].Start:within[len(within)-1].End])
+	for _, first := range spellings {
+		if first == "=" && !quoted {
+			continue
+		}
+		var edits []edit
+		for _, w := range within {
+			if err == nil {
+				edits, err = x.appendEscapes(edits, text, w, first)
+			}
+		}
+		lists = append(lists, edits)
+	}
 	var marks []mark
-	var err error
 	for _, cells := range apart.cells {
 		for len(cells) > 0 && err == nil {
 			var d decoded
@@ -89,30 +101,9 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 	if err == nil {
 		marks, err = x.appendHidden(marks, text, apart.stripped, depth)
 	}
-	if err != nil {
-		return nil, err
-	}
-	layers, err := x.runs(text, within)
-	for _, edits := range layers {
+	for i, edits := range lists {
 		if err == nil {
-			marks, err = x.appendHidden(marks, text, parts(text, edits, true), depth)
-		}
-	}
-	for _, first := range spellings {
-		if err != nil {
-			return nil, err
-		}
-		if first == "=" && !quoted {
-			continue
-		}
-		var edits []edit
-		for _, w := range within {
-			if err == nil {
-				edits, err = x.appendEscapes(edits, text, w, first, ascii)
-			}
-		}
-		if err == nil {
-			marks, err = x.appendHidden(marks, text, parts(text, edits, false), depth)
+			marks, err = x.appendHidden(marks, text, parts(text, edits, i < runs), depth)
 		}
 	}
 	return marks, err
@@ -666,8 +657,9 @@ func apply(text string, part span, edits []edit) decoded {
 	return decoded{text: b.String(), part: part, edits: edits}
 }
 
-// appendEscapes appends the edits for the escapes of a spelling that begin within a range. Those of ranges before it are known.
-func (x *examination) appendEscapes(edits []edit, text string, within span, first string, ascii bool) ([]edit, error) {
+// appendEscapes appends the edits for the escapes of a spelling that begin within a range of the text that was
+// scanned last. Those of ranges before it are known.
+func (x *examination) appendEscapes(edits []edit, text string, within span, first string) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
 	const many = 256
 	known := len(edits)
@@ -695,7 +687,7 @@ func (x *examination) appendEscapes(edits []edit, text string, within span, firs
 			}
 		}
 	}
-	if first == spellings[0] && !ascii {
+	if first == spellings[0] && !x.scratch.ASCII() {
 		for at := within.Start; ; {
 			if at += regexset.ASCIIPrefix(text[at:within.End]); at == within.End {
 				break
