@@ -30,8 +30,7 @@ func (s *Session) Notify(m wire.Message) {
 		s.refuseNotification(m.Method, trace.ReasonInvalid, fault.JSONRPCCode(), fault.Message)
 		return
 	}
-	n := interceptor.Notification{From: s.traceName(), To: "foldgate", Session: s.ID, Principal: s.Principal, Method: m.Method}
-	if err := s.rt.Recorder.Notification(n, &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
+	if err := s.rt.Recorder.Notification(s.fromHost(m.Method, "foldgate"), &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
 		s.rt.Log.Error("notification not recorded", "method", m.Method, "err", err)
 	}
 	switch m.Method {
@@ -46,18 +45,22 @@ func (s *Session) Notify(m wire.Message) {
 	}
 }
 
+// fromHost describes a notification of the host for the trace. to is "" if it goes nowhere.
+func (s *Session) fromHost(method, to string) interceptor.Notification {
+	return interceptor.Notification{From: s.traceName(), To: to, Session: s.ID, Principal: s.Principal, Method: method}
+}
+
 // refuseNotification records and logs a notification of the host that goes to no server.
 func (s *Session) refuseNotification(method, reason, rule, why string) {
 	s.rt.Log.Warn("notification of the host dropped", "method", s.rt.echo(method), "reason", reason)
-	s.rt.Recorder.Rejected(interceptor.Notification{From: s.traceName(), Session: s.ID, Principal: s.Principal, Method: method}, reason, rule, why)
+	s.rt.Recorder.Rejected(s.fromHost(method, ""), reason, rule, why)
 }
 
 func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
 		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); len(msg.Found) > 0 || msg.Verdict >= interceptor.Blocked { // the action depends on the server
-			n := interceptor.Notification{From: s.traceName(), To: srv.Name, Session: s.ID, Principal: s.Principal, Method: m.Method}
-			if err := s.rt.Recorder.Notification(n, &msg); err != nil {
+			if err := s.rt.Recorder.Notification(s.fromHost(m.Method, srv.Name), &msg); err != nil {
 				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
 			}
 		}
@@ -147,7 +150,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 // Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no
 // request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
-	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
+	s.received(origin{srv.Key, c, s.anyAt(srv.Key), true}, m)
 }
 
 // Undelivered implements [upstream.Owner].
@@ -175,36 +178,34 @@ func (rt *Router) undelivered(n interceptor.Notification, server string, r conn.
 	rt.Recorder.Rejected(n, reason, r.Rule, r.Text)
 }
 
-// received takes a message that a server sent on behalf of r, which is nil if no request is at
-// the server. guess means that the server did not name r. It is called from the connection's
-// reader, as a [conn.Receiver] is.
-func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
+// received takes a message of a server. It is called from the connection's reader, as a [conn.Receiver] is.
+func (s *Session) received(o origin, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
-		s.undelivered(server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
+		s.undelivered(o.server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
 	case m.IsRequest():
-		s.ask(r, guess, server, c, m)
+		s.ask(o, m)
 	case catalog.ChangedKinds(m.Method) != nil:
-		if srv := s.rt.Settings().Server(server); srv != nil { // else the configuration has it no longer
+		if srv := s.rt.Settings().Server(o.server); srv != nil { // else the configuration has it no longer
 			s.rt.listChanged(srv, s.scope.Group, s, m.Method)
 		}
 	case m.Method == wire.MethodCancelled:
-		s.withdraw(c, server, m.Params)
+		s.withdraw(o, m.Params)
 	default:
-		why := s.causeOf(r, guess, server)
-		if guess && m.Method == wire.MethodResourceUpdated && s.subscribed.has(server, m.Params) {
-			r, why = nil, cause{} // it is due to the subscription, not to a call
+		why := s.causeOf(o)
+		if o.guess && m.Method == wire.MethodResourceUpdated && s.subscribed.has(o.server, m.Params) {
+			o.r, why = nil, cause{} // it is due to the subscription, not to a call
 		}
-		if token, ok := rawjson.Get(m.Params, "progressToken"); ok && guess && m.Method == wire.MethodProgress {
-			r, why = nil, s.causeOfProgress(server, token)
+		if token, ok := rawjson.Get(m.Params, "progressToken"); ok && o.guess && m.Method == wire.MethodProgress {
+			o.r, why = nil, s.lateCause(o.server, wire.TokenKey(token)) // no open call has the token
 		}
-		if !s.inOrder(server, len(m.Params), func() {
-			if r != nil && !guess && m.Method == wire.MethodProgress && r.lifetime.Err() != nil {
+		if !s.inOrder(o.server, len(m.Params), func() {
+			if !o.guess && m.Method == wire.MethodProgress && o.r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end
 			}
-			s.relay(r, why, server, m)
+			s.relay(o.r, why, o.server, m)
 		}) {
-			s.undelivered(server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
+			s.undelivered(o.server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
 		}
 	}
 }

@@ -172,7 +172,7 @@ func (s *Session) inOrder(server string, size int, f func()) bool {
 
 // Message implements [conn.Receiver]: it takes messages that the server sends while it handles
 // the request.
-func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.conn, m) }
+func (r *request) Message(m wire.Message) { r.s.received(origin{r.server, r.conn, r, false}, m) }
 
 // Answered implements [conn.Receiver]: the response takes its place in the order.
 func (r *request) Answered(wire.Message) {

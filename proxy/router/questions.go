@@ -18,12 +18,10 @@ import (
 // question is a request of a server that a host is to answer: sampling, elicitation, roots, or
 // one that foldgate does not know.
 type question struct {
+	origin
 	session  *Session
 	id       string            // under which the host knows it
-	theirs   json.RawMessage   // its id on the server's connection
-	conn     conn.Conn         // the server's connection
-	server   string            // the server's key
-	guess    bool              // it may belong to any request at the server
+	msg      wire.Message      // as the server sent it
 	why      cause             // the call for which the server asks
 	answered chan wire.Message // capacity 1
 	ticket   ticket            // its place on the way to the host
@@ -34,36 +32,35 @@ type question struct {
 // maxAnswering is how many requests of servers a session may have under way.
 const maxAnswering = 1000
 
-// ask hands a request of a server to the host, and the host's answer to the server. r and guess
-// are as for received. The question is registered before ask returns, because the server may
-// withdraw it at once; the rest goes on in the background. Requests over maxAnswering
-// or askBurst are refused, and over twice maxAnswering dropped, so that a server can't fill the memory,
-// the trace, or the host's screen.
-func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
+// ask hands a request of a server to the host, and the host's answer to the server. The question
+// is registered before ask returns, because the server may withdraw it at once; the rest goes on in the
+// background. Requests over maxAnswering or askBurst are refused, and over twice maxAnswering dropped, so
+// that a server can't fill the memory, the trace, or the host's screen.
+func (s *Session) ask(o origin, m wire.Message) {
 	answer := wire.Message{ID: m.ID}
 	var q *question
 	n := s.answering.Add(1)
 	var refused error
 	if m.Method != "ping" {
-		refused = s.rt.Recorder.MayAsk(s.Principal, s.ID, server, n > maxAnswering, len(m.Params)+len(m.Extra))
+		refused = s.rt.Recorder.MayAsk(s.Principal, s.ID, o.server, n > maxAnswering, len(m.Params)+len(m.Extra))
 	}
 	switch {
 	case n > 2*maxAnswering:
 		s.answering.Add(-1)
-		s.rt.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
+		s.rt.Log.Debug("request of an upstream dropped: too many are under way", "upstream", o.server, "method", m.Method)
 		return
 	case refused != nil:
 		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: refused.Error()}).JSON()
 	case m.Method == "ping": // about the connection, so foldgate answers it
 		answer.Result = json.RawMessage(`{}`)
 	default:
-		q = s.register(r, guess, server, c, m)
+		q = s.register(o, m)
 	}
 	s.rt.wg.Go(func() {
 		defer s.answering.Add(-1)
 		if q != nil {
 			defer q.forget()
-			switch res, err := q.askHost(r, m); {
+			switch res, err := q.askHost(); {
 			case errors.Is(err, errWithdrawn):
 				return // the server does not wait for an answer
 			case err != nil:
@@ -72,23 +69,20 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 				answer.Result, answer.Error, answer.Extra = res.Body, res.Error, res.Extra
 			}
 		}
-		if err := c.Send(s.rt.lifetime, answer); err != nil {
-			s.rt.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
+		if err := o.conn.Send(s.rt.lifetime, answer); err != nil {
+			s.rt.Log.Debug("answer could not be delivered to the upstream", "upstream", o.server, "err", err)
 		}
 	})
 }
 
-func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m wire.Message) *question {
-	q := &question{
-		session: s, id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess, server),
-		answered: make(chan wire.Message, 1),
-	}
+func (s *Session) register(o origin, m wire.Message) *question {
+	q := &question{origin: o, session: s, id: strconv.FormatInt(s.asked.Add(1), 10), msg: m, why: s.causeOf(o), answered: make(chan wire.Message, 1)}
 	if s.Ordered() {
-		q.ticket = s.order(server).ticket(&s.rt.wg)
+		q.ticket = s.order(o.server).ticket(&s.rt.wg)
 	}
 	parent := s.lifetime
-	if r != nil && !guess {
-		parent = r.lifetime
+	if !o.guess {
+		parent = o.r.lifetime
 	}
 	q.lifetime, q.cancel = context.WithCancelCause(parent)
 	s.mu.Lock()
@@ -106,18 +100,17 @@ func (q *question) forget() {
 	q.cancel(nil)
 }
 
-// askHost runs the question down the chain and to the host, on the stream of r if there is one, and
-// returns the host's answer.
-func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, error) {
-	s := q.session
+// askHost runs the question down the chain and to the host, and returns the host's answer.
+func (q *question) askHost() (*interceptor.Result, error) {
+	s, m := q.session, q.msg
 	c := &interceptor.Call{
 		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Identity: s.identity(), Session: s.ID, From: "upstream:" + q.server, ID: m.ID},
 		Target:      interceptor.Target{Server: q.server, ForTool: q.why.tool, To: s.traceName(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
 		Attribution: interceptor.Attribution{Branch: q.why.branch, Ambiguous: q.why.ambiguous},
 	}
-	if r != nil {
+	if q.r != nil {
 		s.mu.Lock()
-		c.Origin.Revision = r.call.Origin.Revision
+		c.Origin.Revision = q.r.call.Origin.Revision
 		s.mu.Unlock()
 	}
 	if q.why.call != nil {
@@ -129,7 +122,7 @@ func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, err
 			return nil, context.Cause(ctx)
 		}
 		out := wire.Message{ID: json.RawMessage(q.id), Method: c.Target.Method, Params: c.Target.Forward, Extra: c.Target.Extra}
-		if err := s.send(r, out); err != nil {
+		if err := s.send(q.r, out); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", c.Target.Method, err)
 		}
 		q.ticket.done()
@@ -142,7 +135,7 @@ func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, err
 		}
 		err := cmp.Or(context.Cause(q.lifetime), context.Cause(ctx))
 		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}, Context: c.Attribution.Context}
-		s.deliver(r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(q.id), err.Error())})
+		s.deliver(q.r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(q.id), err.Error())})
 		return nil, err
 	})
 }
@@ -166,17 +159,17 @@ const maxReason = 200 // characters of a reason that the host is told
 
 // withdraw ends the question that a server no longer wants answered. The host is told the reason,
 // unless the reason must be withheld.
-func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
+func (s *Session) withdraw(o origin, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
-	msg := interceptor.Message{Server: server, Text: reason}
+	msg := interceptor.Message{Server: o.server, Text: reason}
 	if s.rt.Boundary.Inbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = ""
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.questions {
-		if q.conn == c && string(q.theirs) == string(id) {
+		if q.conn == o.conn && string(q.msg.ID) == string(id) {
 			q.cancel(cancelled{errWithdrawn, folding.Shorten(msg.Text, maxReason)})
 		}
 	}

@@ -159,8 +159,7 @@ type duplicateID struct {
 }
 
 func (p duplicateID) Serve() wire.Message {
-	n := interceptor.Notification{From: p.s.traceName(), Session: p.s.ID, Principal: p.s.Principal, Method: p.msg.Method}
-	p.s.rt.Recorder.Rejected(n, trace.ReasonInvalid, p.err.JSONRPCCode(), p.err.Message)
+	p.s.rt.Recorder.Rejected(p.s.fromHost(p.msg.Method, ""), trace.ReasonInvalid, p.err.JSONRPCCode(), p.err.Message)
 	return engine.Clean(p.s.rt.Boundary, wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
 }
 

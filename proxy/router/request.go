@@ -135,7 +135,7 @@ func (r *request) leave() {
 			s.over = slices.Delete(s.over, 0, 1)
 		}
 		token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
-		s.over = append(s.over, overCall{r.server, wire.TokenKey(token), r.call.Tool(), r.call.Attribution.Branch, time.Now()})
+		s.over = append(s.over, overCall{cause{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
 		s.endGuesses(r.server)
 	}
 	s.mu.Unlock()

@@ -187,6 +187,14 @@ func (s *Session) send(r *request, m wire.Message) error {
 	return s.Push(msg)
 }
 
+// origin is where a message of a server comes from.
+type origin struct {
+	server string // its key
+	conn   conn.Conn
+	r      *request // on whose stream the host gets the message; nil for none
+	guess  bool     // the server did not name r: it is any of the requests at the server
+}
+
 // cause is the call for which a server sent something, as far as it is known.
 type cause struct {
 	call      *interceptor.Call // nil if unknown
@@ -197,10 +205,9 @@ type cause struct {
 
 // overCall is a call that has ended. It may be the cause of a message for lateTime.
 type overCall struct {
+	cause
 	server string
 	token  string // the wire.TokenKey of its progress token, "" for none
-	tool   string
-	branch *folding.Branch
 	at     time.Time
 }
 
@@ -209,21 +216,22 @@ const (
 	maxOver  = 64 // calls of a session
 )
 
-// causeOf returns the cause of a message that came on the stream of r. If r is a guess and other
-// requests are at the same server, the call is not known, and the tool and the branch only if all of them
-// have the same. Without a request at the server, they are those of the last one.
-func (s *Session) causeOf(r *request, guess bool, server string) cause {
+// causeOf returns the cause of a message. If the request is a guess and others are at the same server, the
+// call is not known, and the tool and the branch only if all of them have the same. Without a request at the
+// server, they are those of the last one.
+func (s *Session) causeOf(o origin) cause {
+	r := o.r
+	if r == nil {
+		return s.lateCause(o.server, "")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r == nil || r.call == nil {
-		return s.lateCause(server, "")
-	}
 	found := cause{call: r.call, tool: r.call.Tool(), branch: r.call.Attribution.Branch}
-	if !guess {
+	if !o.guess {
 		return found
 	}
 	for other := range s.at {
-		if other == r || other.server != r.server || other.call == nil {
+		if other == r || other.server != r.server {
 			continue
 		}
 		found.call = nil
@@ -238,22 +246,16 @@ func (s *Session) causeOf(r *request, guess bool, server string) cause {
 }
 
 // lateCause returns the last call at a server that has ended a moment ago: the one with a progress token,
-// any for "". The caller holds s.mu.
+// any for "".
 func (s *Session) lateCause(server, token string) cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, last := range slices.Backward(s.over) {
 		if last.server == server && (token == "" || last.token == token) && time.Since(last.at) < lateTime {
-			return cause{tool: last.tool, branch: last.branch}
+			return last.cause
 		}
 	}
 	return cause{}
-}
-
-// causeOfProgress returns the cause of a progress notification whose token no open call has. It belongs to
-// a call that is over, never to one that is at the server.
-func (s *Session) causeOfProgress(server string, token []byte) cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lateCause(server, wire.TokenKey(token))
 }
 
 // branchID returns the id of a branch, "" for main.
