@@ -173,7 +173,7 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 func (g *Gateway) complete(ctx context.Context, s *router.Session, k catalog.Kind, faults map[string]error, wait time.Duration) *catalog.Catalog {
 	fewest, since := len(faults)+1, time.Now()
 	for {
-		merged, missing := g.router.Catalog(ctx, 2*time.Second, s, k, nil)
+		merged, missing := s.Catalog(ctx, 2*time.Second, k, nil)
 		late := map[string]error{}
 		for key, err := range missing {
 			if faults[key] == nil {

@@ -28,7 +28,7 @@ func (rt *Router) Lifetime(parent *conn.Request) context.Context {
 // Callable returns what a model reads of the tools that a batch of the parent's may call, by their shown
 // names, in the order of the list.
 func (rt *Router) Callable(ctx context.Context, parent *conn.Request) (definitions []json.RawMessage) {
-	merged, _ := rt.Catalog(ctx, listWait, parent.Receiver.(*request).s, catalog.Tools, []string{parent.Call.Outcome.Record})
+	merged, _ := parent.Receiver.(*request).s.Catalog(ctx, listWait, catalog.Tools, []string{parent.Call.Outcome.Record})
 	seen := merged.For(parent.Call.Origin.Identity)
 	for _, shown := range seen.Order {
 		if e, _ := seen.Lookup(shown); e.Server != "" && (readOnly(e) || rt.Settings().Config.Batch.Allows(shown)) {
@@ -51,7 +51,7 @@ func readOnly(e catalog.Entry) bool {
 func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	p := parent.Receiver.(*request)
 	name := c.Target.Name
-	e, ok := rt.findTool(ctx, p.s, name)
+	e, ok := p.s.findTool(ctx, name)
 	if e.TakesBranchID {
 		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
 	}

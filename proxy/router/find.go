@@ -91,7 +91,7 @@ const (
 // model reads of the definitions of the first limit, and a note that names some more.
 func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, server string, limit int) (definitions []json.RawMessage, note string, err error) {
 	s := parent.Receiver.(*request).s
-	merged, missing := rt.Catalog(ctx, listWait, s, catalog.Tools, []string{parent.Call.Outcome.Record})
+	merged, missing := s.Catalog(ctx, listWait, catalog.Tools, []string{parent.Call.Outcome.Record})
 	seen := merged.For(parent.Call.Origin.Identity)
 	servers, owners := []string{}, map[string]int{}
 	for _, shown := range seen.Order {

@@ -128,7 +128,7 @@ func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string 
 		info, _ := srv.Info()
 		own, _ := rawjson.GetString(info.Result, "instructions")
 		if own == "" || rt.conceals(s, srv, func(k catalog.Kind) *catalog.List {
-			l, _ := rt.list(waiting, s.patience(), s, srv, k, nil)
+			l, _ := s.list(waiting, s.patience(), srv, k, nil)
 			return l
 		}) {
 			continue

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
@@ -41,63 +39,82 @@ const (
 	maxPages = 1000
 )
 
-// listCache has the lists of one server. Its zero value is ready to use.
+// listCache has the lists of one server.
 type listCache struct {
-	fetches singleflight.Group
+	wg      *sync.WaitGroup      // of the fetches
+	changed func(k catalog.Kind) // is called after a fetch if a caller was answered without the list, or with another one
 
 	mu    sync.Mutex
 	lists [catalog.Kinds]*catalog.List
 	// stored means that the list was stored by an earlier process, or is from a connection that was idle
 	// and is closed. It is fetched again when a host asks for it, which does not wait for that.
-	stored [catalog.Kinds]bool
-	missed [catalog.Kinds]bool      // somebody was answered without the list
-	epoch  [catalog.Kinds]int       // counts changes, so that a list from before a change is not kept
-	begun  [catalog.Kinds]time.Time // when the fetch under way, or the start that it waits for, began; zero for none
+	stored  [catalog.Kinds]bool
+	missed  [catalog.Kinds]bool       // somebody was answered without the list
+	epoch   [catalog.Kinds]int        // counts changes, so that a list from before a change is not kept
+	fetches [catalog.Kinds]*listFetch // under way, at most one for each list
 }
 
-// get returns a list. It fetches the list once for all that ask at the same time, in a goroutine
-// of wg, and waits until wait after the fetch began. The fetch begins at begun, which may lie in the
-// past. changed is called after a fetch if a caller was answered without the list, or with another one.
-func (c *listCache) get(ctx context.Context, wait time.Duration, wg *sync.WaitGroup, k catalog.Kind, begun time.Time, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
-	c.mu.Lock()
-	if under := c.begun[k]; !under.IsZero() {
-		begun = under
+// listFetch is a fetch of a list that is under way.
+type listFetch struct {
+	begun  time.Time     // the fetch, or the start of the server that it waits for
+	before *catalog.List // that it replaces
+	epoch  int           // of the list when it began
+	done   chan struct{} // closed at its end
+	err    error         // set then
+}
+
+// get returns a list. It fetches the list by read, once for all that ask at the same time, and waits until
+// wait after the fetch began. A fetch that begins now begins at begun, which may lie in the past.
+func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wait time.Duration, read func() (*catalog.List, error)) (*catalog.List, error) {
+	l, f := c.join(k, begun, read)
+	if l != nil {
+		return l, nil
 	}
-	c.mu.Unlock()
-	ctx, cancel := context.WithDeadline(ctx, begun.Add(wait))
+	ctx, cancel := context.WithDeadline(ctx, f.begun.Add(wait))
 	defer cancel()
-	for {
-		c.mu.Lock()
-		l, stored, under := c.lists[k], c.stored[k], c.begun[k]
-		c.mu.Unlock()
-		if l != nil && (!stored || !under.IsZero()) {
-			return l, nil
-		}
-		if !under.IsZero() && ctx.Err() != nil {
-			return c.miss(k, fmt.Errorf("%s is not answered since %s: %w", k.Method(), time.Since(under).Round(time.Second), context.Cause(ctx)))
-		}
-		var fetched *catalog.List
-		done := make(chan error, 1)
-		wg.Go(func() {
-			v, err, _ := c.fetches.Do(k.Method(), func() (any, error) { return c.fetch(k, begun, fetch, changed) })
-			fetched, _ = v.(*catalog.List)
-			done <- err
-		})
-		if stored {
-			return l, nil
-		}
+	for l == nil {
 		select {
-		case err := <-done:
-			if err != nil {
-				return c.miss(k, err)
+		case <-f.done:
+			if f.err != nil {
+				return c.miss(k, f.err)
 			}
-			if c.peek(k) == fetched {
-				return fetched, nil
-			}
-			begun = time.Now() // the list changed meanwhile
+			l, f = c.join(k, time.Now(), read) // another fetch, if the list has changed meanwhile
 		case <-ctx.Done():
 			return c.miss(k, context.Cause(ctx))
 		}
+	}
+	return l, nil
+}
+
+// join returns a list and the fetch of it, each if there is one. It begins a fetch of a list that is missing or
+// stored.
+func (c *listCache) join(k catalog.Kind, begun time.Time, read func() (*catalog.List, error)) (*catalog.List, *listFetch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fetches[k] == nil && (c.lists[k] == nil || c.stored[k]) {
+		f := &listFetch{begun: begun, before: c.lists[k], epoch: c.epoch[k], done: make(chan struct{})}
+		c.fetches[k] = f
+		c.wg.Go(func() { c.fetch(k, f, read) })
+	}
+	return c.lists[k], c.fetches[k]
+}
+
+// fetch runs one fetch and keeps the list, unless the list changed meanwhile.
+func (c *listCache) fetch(k catalog.Kind, f *listFetch, read func() (*catalog.List, error)) {
+	defer close(f.done)
+	l, err := read()
+	c.mu.Lock()
+	c.fetches[k], f.err = nil, err
+	missed := false
+	if err == nil {
+		if c.epoch[k] == f.epoch {
+			c.lists[k], c.stored[k] = l, false
+		}
+		missed, c.missed[k] = c.missed[k] && len(l.Items) > 0, false
+	}
+	c.mu.Unlock()
+	if missed || err == nil && f.before != nil && (!bytes.Equal(f.before.Page(k), l.Page(k)) || !maps.Equal(f.before.Held, l.Held)) {
+		c.changed(k)
 	}
 }
 
@@ -149,39 +166,12 @@ func (c *listCache) takeMissed() (missed []catalog.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k := range catalog.Kinds {
-		if c.missed[k] && c.begun[k].IsZero() {
+		if c.missed[k] && c.fetches[k] == nil {
 			c.missed[k] = false
 			missed = append(missed, k)
 		}
 	}
 	return missed
-}
-
-// fetch runs one fetch and keeps the list, unless the list changed meanwhile.
-func (c *listCache) fetch(k catalog.Kind, begun time.Time, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
-	c.mu.Lock()
-	before, epoch := c.lists[k], c.epoch[k]
-	if before != nil && !c.stored[k] { // of a fetch that ended since get looked
-		defer c.mu.Unlock()
-		return before, nil
-	}
-	c.begun[k] = begun
-	c.mu.Unlock()
-	l, err := fetch()
-	c.mu.Lock()
-	c.begun[k] = time.Time{}
-	missed := false
-	if err == nil {
-		if c.epoch[k] == epoch {
-			c.lists[k], c.stored[k] = l, false
-		}
-		missed, c.missed[k] = c.missed[k] && len(l.Items) > 0, false
-	}
-	c.mu.Unlock()
-	if missed || err == nil && before != nil && (!bytes.Equal(before.Page(k), l.Page(k)) || !maps.Equal(before.Held, l.Held)) {
-		changed()
-	}
-	return l, err
 }
 
 // peek returns a list without fetching it, nil if it is not there.
@@ -195,7 +185,7 @@ func (c *listCache) peek(k catalog.Kind) *catalog.List {
 func (c *listCache) fresh(k catalog.Kind) *catalog.List {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stored[k] && c.begun[k].IsZero() {
+	if c.stored[k] && c.fetches[k] == nil {
 		return nil
 	}
 	return c.lists[k]
@@ -297,10 +287,15 @@ func (p *groupLists) of(srv *upstream.Server) *listCache {
 	return c.(*listCache)
 }
 
+// newListCache returns an empty cache of lists for a group.
+func (rt *Router) newListCache(g upstream.Group) *listCache {
+	return &listCache{wg: &rt.wg, changed: func(k catalog.Kind) { rt.tell(g, k.Changed()) }}
+}
+
 // storedLists returns a cache with the lists that a server gave to an earlier process for hosts that
 // can do the same.
 func (p *groupLists) storedLists(srv *upstream.Server) *listCache {
-	c := &listCache{}
+	c := p.rt.newListCache(p.group)
 	_, known := srv.Info()
 	for k := range catalog.Kinds {
 		page := srv.StoredList(k.Method(), p.group.Capabilities)
@@ -394,7 +389,7 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	if k == catalog.Tools && r.s.choice() == decidedSearch && len(rt.Settings().Config.Tools.Always) == 0 {
 		wait = 0 // the list has no tool of a server
 	}
-	list, missing := rt.Catalog(ctx, wait, r.s, k, []string{c.Outcome.Record})
+	list, missing := r.s.Catalog(ctx, wait, k, []string{c.Outcome.Record})
 	list = list.For(c.Origin.Identity)
 	if k == catalog.Tools {
 		late := slices.ContainsFunc(slices.Collect(maps.Values(missing)), func(err error) bool { return errors.Is(err, context.DeadlineExceeded) })
@@ -409,12 +404,12 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	return &interceptor.Result{Body: list.Result(r.s.Era.TypedResults)}, nil
 }
 
-// Catalog returns the merged list that a session sees. It merges again only if one of the lists
+// Catalog returns the merged list that the session sees. It merges again only if one of the lists
 // has changed. It waits for a server until wait after the server began to start, or foldgate to read
 // its list. causes are trace records that the reading of lists correlates to. missing has, by
 // server, why a list could not be read.
-func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
-	st := rt.Settings()
+func (s *Session) Catalog(ctx context.Context, wait time.Duration, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
+	st := s.rt.Settings()
 	servers := st.Servers
 	lists := make([]*catalog.List, len(servers))
 	errs := make([]error, len(servers))
@@ -423,7 +418,7 @@ func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k
 		if lists[i] = s.cacheOf(srv).fresh(k); lists[i] != nil {
 			continue
 		}
-		wg.Go(func() { lists[i], errs[i] = rt.list(ctx, wait, s, srv, k, causes) })
+		wg.Go(func() { lists[i], errs[i] = s.list(ctx, wait, srv, k, causes) })
 	}
 	wg.Wait()
 	missing = map[string]error{}
@@ -436,7 +431,7 @@ func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k
 	if merged == nil || merged.Rules != st.Rules || !slices.Equal(merged.Lists, lists) {
 		merged = st.Rules.Merge(k, lists)
 		s.group.merged[k].Store(merged)
-		rt.warn(k, merged)
+		s.rt.warn(k, merged)
 	}
 	return merged, missing
 }
@@ -476,13 +471,13 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 	}
 }
 
-func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
-	if e, ok := rt.current(s, k, name); ok {
+func (s *Session) lookup(ctx context.Context, k catalog.Kind, name string) (catalog.Entry, bool) {
+	if e, ok := s.current(k, name); ok {
 		return e, true
 	}
-	st := rt.Settings()
+	st := s.rt.Settings()
 	if key, ok := st.Rules.OnlyOwner(name); ok && (k == catalog.Tools || k == catalog.Prompts) {
-		l, err := rt.list(ctx, listWait, s, st.Server(key), k, nil)
+		l, err := s.list(ctx, listWait, st.Server(key), k, nil)
 		if err != nil {
 			return catalog.Entry{}, false
 		}
@@ -494,14 +489,14 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 		}
 		return catalog.Entry{}, false
 	}
-	merged, _ := rt.Catalog(ctx, listWait, s, k, nil)
+	merged, _ := s.Catalog(ctx, listWait, k, nil)
 	return merged.Lookup(name)
 }
 
 // current finds a name in the last merged list, if the owner's list has not changed since. So a
 // call never waits for servers that are not its own.
-func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
-	c, st := s.group.merged[k].Load(), rt.Settings()
+func (s *Session) current(k catalog.Kind, name string) (catalog.Entry, bool) {
+	c, st := s.group.merged[k].Load(), s.rt.Settings()
 	if c == nil || c.Rules != st.Rules {
 		return catalog.Entry{}, false
 	}
@@ -513,24 +508,22 @@ func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entr
 	return e, c.Lists[i] == s.cacheOf(st.Servers[i]).peek(k)
 }
 
-// list returns one list of one server as a session sees it.
-func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
+// list returns one list of one server as the session sees it.
+func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
 	if wait > 0 && srv.IsLive(s.listing()) {
 		wait = max(wait, answerWait)
 	}
-	return s.cacheOf(srv).get(ctx, wait, &rt.wg, k, srv.Began(s.listing()), func() (*catalog.List, error) {
-		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
+	return s.cacheOf(srv).get(ctx, k, srv.Began(s.listing()), wait, func() (*catalog.List, error) {
+		ctx, cancel := context.WithTimeout(s.rt.lifetime, fetchLimit)
 		defer cancel()
-		l, err := rt.fetch(ctx, s, srv, k, causes)
-		if err == nil && l.Record != "" { // the server was asked
+		l, err := s.fetch(ctx, srv, k, causes)
+		if err != nil {
+			return nil, err
+		}
+		if l.Record != "" { // the server was asked
 			srv.StoreList(ctx, k.Method(), s.scope.Capabilities, l.Page(k))
 		}
-		if err == nil {
-			l = rt.pin(ctx, srv, s.scope.Group, k, l, true)
-		}
-		return l, err
-	}, func() {
-		rt.tell(s.scope.Group, k.Changed())
+		return s.rt.pin(ctx, srv, s.scope.Group, k, l, true), nil
 	})
 }
 
@@ -555,7 +548,7 @@ func (rt *Router) tell(g upstream.Group, method string) {
 
 // fetch reads all pages of a list. Each page is a call of foldgate's own, recorded and scrubbed
 // like any other.
-func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
+func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
 	cn := srv.Live(s.scope)
 	if cn == nil {
 		cn = srv.Live(upstream.Scope{Group: s.scope.Group})
@@ -580,7 +573,7 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 			Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: s.identity(), Session: s.ID, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
 			Target: interceptor.Target{Server: srv.Key, To: srv.Name, Method: k.Method(), Params: params, Forward: params},
 		}
-		res, err := rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		res, err := s.rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
 			if err != nil {
 				return nil, err

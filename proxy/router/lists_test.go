@@ -24,12 +24,12 @@ import (
 // server that announces changes without end can't make foldgate ask without end.
 func TestOneFetchAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c listCache
 		var hosts, wg sync.WaitGroup
+		c := listCache{wg: &wg}
 		var running, fetches atomic.Int64
 		release := make(chan struct{})
 		get := func() {
-			l, err := c.get(t.Context(), time.Hour, &wg, catalog.Tools, time.Now(), func() (*catalog.List, error) {
+			l, err := c.get(t.Context(), catalog.Tools, time.Now(), time.Hour, func() (*catalog.List, error) {
 				if running.Add(1) > 1 {
 					t.Error("two fetches run at the same time")
 				}
@@ -37,7 +37,7 @@ func TestOneFetchAtATime(t *testing.T) {
 				fetches.Add(1)
 				<-release
 				return &catalog.List{}, nil
-			}, func() {})
+			})
 			if err != nil || l != c.peek(catalog.Tools) {
 				t.Errorf("get returned %p, %v, want the list that is kept", l, err)
 			}
@@ -75,9 +75,9 @@ func TestMissedLists(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var c listCache
 				var hosts, wg sync.WaitGroup
 				changed := 0
+				c := listCache{wg: &wg, changed: func(catalog.Kind) { changed++ }}
 				start := time.Now()
 				for i, at := range k.hosts {
 					begun := start.Add(at)
@@ -87,10 +87,10 @@ func TestMissedLists(t *testing.T) {
 					hosts.Go(func() {
 						time.Sleep(at)
 						asked := time.Now()
-						l, err := c.get(t.Context(), 4*time.Second, &wg, catalog.Tools, begun, func() (*catalog.List, error) {
+						l, err := c.get(t.Context(), catalog.Tools, begun, 4*time.Second, func() (*catalog.List, error) {
 							time.Sleep(k.after)
 							return &catalog.List{Items: make([]json.RawMessage, k.items)}, nil
-						}, func() { changed++ })
+						})
 						if waited := time.Since(asked); waited != k.waits[i] {
 							t.Errorf("host %d waited %v, want %v", i, waited, k.waits[i])
 						}

@@ -241,7 +241,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) interceptor.Han
 		rt.Tools.Attribute(r.lifetime, c)
 		return r.callOwnTool
 	}
-	e, ok := rt.findTool(r.lifetime, r.s, name)
+	e, ok := r.s.findTool(r.lifetime, name)
 	if !ok {
 		return refuse(rt.unknownTool(r.s, c, name, e))
 	}
@@ -289,12 +289,12 @@ func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown, called str
 // findTool looks a tool up in the list that the session sees. A name that is not there may belong
 // to a server that was down when the list was made. ok is false, and the entry has a server, if the
 // policy hides the tool.
-func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalog.Entry, bool) {
-	e, ok := rt.lookup(ctx, s, catalog.Tools, name)
-	st := rt.Settings()
+func (s *Session) findTool(ctx context.Context, name string) (catalog.Entry, bool) {
+	e, ok := s.lookup(ctx, catalog.Tools, name)
+	st := s.rt.Settings()
 	if !ok {
 		if e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.cacheOf(st.Server(server)).peek(catalog.Tools) != nil }); ok {
-			rt.judge(s, st, &e)
+			s.rt.judge(s, st, &e)
 		}
 	}
 	return e, ok && !st.Rules.Hides(catalog.Tools, s.identity(), e)
@@ -333,7 +333,7 @@ func (rt *Router) echo(text string) string {
 // such prompt. For a held prompt that the policy hides from the caller it returns nil, too: a refusal
 // would tell that it exists.
 func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ...string) interceptor.Handler {
-	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
+	e, ok := r.s.lookup(r.lifetime, catalog.Prompts, name)
 	if !ok || e.Held != "" && rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e) {
 		return nil
 	}
@@ -398,10 +398,10 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) interceptor
 // ownersOf returns the servers that may have a resource: the one that lists it, else the first
 // with a template that fits, else all with resources.
 func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstream.Server {
-	if e, ok := rt.lookup(ctx, s, catalog.Resources, uri); ok {
+	if e, ok := s.lookup(ctx, catalog.Resources, uri); ok {
 		return rt.Settings().One(e.Server)
 	}
-	templates, _ := rt.Catalog(ctx, listWait, s, catalog.Templates, nil)
+	templates, _ := s.Catalog(ctx, listWait, catalog.Templates, nil)
 	if e, ok := templates.Template(uri); ok {
 		return rt.Settings().One(e.Server)
 	}
@@ -430,7 +430,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) intercept
 	case !ok:
 	case kind == catalog.RefResource:
 		c.Target.Name = name
-		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, name); ok {
+		if e, ok := r.s.lookup(r.lifetime, catalog.Templates, name); ok {
 			return r.toServers(c, rt.Settings().One(e.Server))
 		}
 		if owners := rt.ownersOf(r.lifetime, r.s, name); len(owners) > 0 {

@@ -10,19 +10,19 @@ import (
 
 // A list that was fetched by the rules of before a reload is not kept after it.
 func TestFetchDuringReload(t *testing.T) {
-	c := &listCache{}
 	var wg sync.WaitGroup
+	c := &listCache{wg: &wg}
 	begun, end := make(chan bool), make(chan bool)
 	fetches := 0
 	got := make(chan *catalog.List, 1)
 	go func() {
-		l, err := c.get(t.Context(), time.Minute, &wg, catalog.Tools, time.Now(), func() (*catalog.List, error) {
+		l, err := c.get(t.Context(), catalog.Tools, time.Now(), time.Minute, func() (*catalog.List, error) {
 			if fetches++; fetches == 1 {
 				begun <- true
 				<-end
 			}
 			return &catalog.List{Record: []string{"", "old", "new"}[fetches]}, nil
-		}, func() {})
+		})
 		if err != nil {
 			t.Error(err)
 		}
