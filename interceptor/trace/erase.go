@@ -14,6 +14,14 @@ import (
 // Range is the numbers of records that follow each other: the first and the last.
 type Range [2]uint64
 
+// Ranges returns the ranges of numbers in any order.
+func Ranges(seqs []uint64) (all []Range) {
+	for _, seq := range slices.Sorted(slices.Values(seqs)) {
+		all = addSeq(all, seq)
+	}
+	return all
+}
+
 // addSeq returns ranges, which ascend, with one number more.
 func addSeq(ranges []Range, seq uint64) []Range {
 	if n := len(ranges); n > 0 && seq <= ranges[n-1][1]+1 {
@@ -84,16 +92,12 @@ func (j *Journal) announce(seqs []uint64, by string) (present []uint64, names []
 	if seqs = seqs[:after]; after == 0 {
 		return nil, nil, nil
 	}
-	var ranges []Range
-	for _, seq := range seqs {
-		ranges = addSeq(ranges, seq)
-	}
 	if open, _ := SegmentSeq(j.name); seqs[len(seqs)-1] >= open { // only whole files are rewritten
 		if err := j.rotate(); err != nil {
 			return nil, nil, err
 		}
 	}
-	for some := range slices.Chunk(ranges, rangesAtOnce) {
+	for some := range slices.Chunk(Ranges(seqs), rangesAtOnce) {
 		if err := j.note(Event{Event: EventErased, Erased: some, By: by}); err != nil {
 			return nil, nil, err
 		}

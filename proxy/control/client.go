@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // Client asks one gateway. All methods are safe for concurrent use.
@@ -95,7 +97,7 @@ func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
 
 // Erase is [Gateway.Erase], for the user of the process.
 func (c *Client) Erase(ctx context.Context, seqs []uint64) error {
-	body, err := json.Marshal(spansOf(seqs))
+	body, err := json.Marshal(trace.Ranges(seqs))
 	if err == nil && len(body) > maxSpans {
 		err = errTooLarge
 	}

@@ -8,7 +8,7 @@
 //	DELETE /v1/budgets/{limit}   {"reset":2}; ?subject= names one subject
 //	POST   /v1/read              {}; the trace records that somebody reads ?record= or ?export= of it
 //	POST   /v1/reload            Reloaded
-//	POST   /v1/trace/erase       {}; the body [[2,5],[9,9]] names records by spans of their numbers
+//	POST   /v1/trace/erase       {}; the body [[2,5],[9,9]] names records by ranges of their numbers
 //
 // A failure has a status of 400 or more and the body {"error":"what to do"}. Later versions may add
 // members; what is removed or changes its meaning gets another path.
@@ -28,9 +28,10 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // Gateway is what the operator can do. Errors are told to the operator.
@@ -253,24 +254,9 @@ const (
 
 var errTooLarge = fmt.Errorf("one erasure names its records in at most %d MiB; name fewer, such as by --until", maxSpans>>20)
 
-// span is the numbers of records that follow each other: the first and the last.
-type span [2]uint64
-
-// spansOf returns the spans of seqs.
-func spansOf(seqs []uint64) (all []span) {
-	for _, seq := range slices.Compact(slices.Sorted(slices.Values(seqs))) {
-		if n := len(all); n > 0 && seq == all[n-1][1]+1 {
-			all[n-1][1] = seq
-		} else {
-			all = append(all, span{seq, seq})
-		}
-	}
-	return all
-}
-
-// readSpans returns the numbers in spans.
+// readSpans returns the numbers in ranges.
 func readSpans(r io.Reader) (seqs []uint64, err error) {
-	var all []span
+	var all []trace.Range
 	body := &io.LimitedReader{R: r, N: maxSpans + 1}
 	if err := json.NewDecoder(body).Decode(&all); err != nil {
 		if body.N == 0 {

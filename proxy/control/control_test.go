@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // stuck is a gateway whose erasure does not end. It says in asked that it has begun.
@@ -88,7 +90,7 @@ func FuzzSpans(f *testing.F) {
 			t.Fatalf("%q: %d records", text, len(seqs))
 		}
 		want := slices.Compact(slices.Sorted(slices.Values(seqs)))
-		body, err := json.Marshal(spansOf(seqs))
+		body, err := json.Marshal(trace.Ranges(seqs))
 		if err != nil {
 			t.Fatal(err)
 		}
