@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -158,6 +159,7 @@ func newRigWith(t testing.TB, modern bool, ups map[string]fakeUpstream, configur
 	if modern {
 		p = server.Peer{Transport: "http", Era: wire.Modern, SingleRequest: true}
 	}
+	p.Principal = auth.LocalPrincipal
 	r.s = g.router.NewSession(p)
 	t.Cleanup(r.close)
 	return r

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -69,7 +68,6 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 
 // NewSession starts a session of a host or of foldgate itself.
 func (rt *Router) NewSession(p server.Peer) *Session {
-	p.Principal = cmp.Or(p.Principal, server.LocalPrincipal)
 	s := &Session{
 		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, lost: map[string]int{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]int{}}, changes: map[string]bool{},

@@ -18,12 +18,8 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
-
-// LocalPrincipal is [auth.LocalPrincipal].
-const LocalPrincipal = auth.LocalPrincipal
 
 // Peer describes a host to the [Router] when a session opens.
 type Peer struct {
