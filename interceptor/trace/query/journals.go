@@ -60,14 +60,11 @@ func SelectNewest(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace
 		if f.Chain != "" || f.Orphans || f.NoIndex {
 			return Usagef("newest", "can't be combined with --chain, --orphans or --no-index")
 		}
-		set, err := OpenAll(ctx, dirs)
+		set, err := openCurrent(ctx, dirs)
 		if err != nil {
 			return err
 		}
 		defer set.Close()
-		if err := set.Refresh(ctx); err != nil {
-			return err
-		}
 		q := PageQuery{Filter: f, Order: Newest, Size: 100, Wait: time.Hour}
 		for {
 			p, err := set.Page(ctx, q)
@@ -161,14 +158,11 @@ func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
 	if len(fields) == 0 || f.NoIndex {
 		return nil
 	}
-	s, err := OpenAll(ctx, dirs)
+	s, err := openCurrent(ctx, dirs)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := s.Refresh(ctx); err != nil {
-		return err
-	}
 	for _, n := range fields {
 		known, err := s.names(ctx, n.field)
 		if err != nil {

@@ -34,6 +34,17 @@ func OpenAll(ctx context.Context, dirs []string) (s Set, err error) {
 	return s, nil
 }
 
+// openCurrent opens the indexes of journals, and extends them to the ends of the journals.
+func openCurrent(ctx context.Context, dirs []string) (Set, error) {
+	s, err := OpenAll(ctx, dirs)
+	if err == nil {
+		if err = s.Refresh(ctx); err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	return s, err
+}
+
 // Close closes the indexes. No query may be running.
 func (s Set) Close() (err error) {
 	for _, x := range s {

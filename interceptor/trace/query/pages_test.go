@@ -39,15 +39,18 @@ func randomSet(t *testing.T, rng *rand.Rand, n int) (Set, []string) {
 		}
 		dirs = append(dirs, dir)
 	}
-	s, err := OpenAll(t.Context(), dirs)
+	return indexes(t, dirs...), dirs
+}
+
+// indexes returns the indexes of journals as they are now. The test closes them.
+func indexes(t *testing.T, dirs ...string) Set {
+	t.Helper()
+	s, err := openCurrent(t.Context(), dirs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if err := s.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return s, dirs
+	return s
 }
 
 // TestPages: all pages of a query together have the records of Select, in the order of the page.
@@ -197,14 +200,7 @@ func TestBranches(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenAll(t.Context(), []string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if err := s.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := indexes(t, dir)
 	for name, c := range map[string]struct {
 		q    BranchQuery
 		want []string
@@ -266,14 +262,7 @@ func TestBranchesOverSegments(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenAll(t.Context(), []string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	if err := s.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := indexes(t, dir)
 	for page, want := range []string{"br_long", "br_other"} {
 		all, more, err := s.Branches(t.Context(), BranchQuery{ByCost: true, Principal: "alice", Page: page, Size: 1})
 		if err != nil || len(all) != 1 || all[0].Context != want || more != (page == 0) {

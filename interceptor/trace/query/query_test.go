@@ -499,11 +499,7 @@ func TestOrphansOfAChain(t *testing.T) {
 	if got := ids(query(t, dir, Filter{Chain: req.ID, Orphans: true})); len(got) != 1 || got[0] != orphan.ID {
 		t.Errorf("orphans of the chain = %v, want %s alone", got, orphan.ID)
 	}
-	s, err := OpenAll(t.Context(), []string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := indexes(t, dir)
 	p, err := s.Page(t.Context(), PageQuery{Filter: Filter{Chain: req.ID, Orphans: true}, Size: 9, Wait: time.Minute})
 	if got := ids(p.Records); err != nil || len(got) != 1 || got[0] != orphan.ID {
 		t.Errorf("a page of orphans of the chain = %v, %v, want %s alone", got, err, orphan.ID)

@@ -47,14 +47,7 @@ func TestSummarize(t *testing.T) {
 	if d := gocmp.Diff(want, s.Tables); d != "" || s.Total != total || s.Freed != 70 || len(s.Counters) != 1 || s.From == "" || s.From > s.To {
 		t.Errorf("%+v, freed %d, counters %v, from %s to %s: %s", s.Total, s.Freed, s.Counters, s.From, s.To, d)
 	}
-	set, err := OpenAll(t.Context(), []string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
-	if err := set.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	set := indexes(t, dir)
 	rows, err := set.Sums(t.Context(), SumFilter{}, "tool")
 	if err != nil {
 		t.Fatal(err)
