@@ -252,18 +252,18 @@ func (s *modernServer) open(uri string, restored bool) *subscription {
 	sub := &subscription{end: cancel, acknowledged: make(chan struct{}), over: make(chan struct{})}
 	s.following[uri] = sub
 	first := sync.OnceFunc(func() { close(sub.acknowledged) })
-	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
+	l := &conn.Listener{Notifications: rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}}), Log: s.log, Listened: func(m wire.Message) {
+		if m.Method == wire.MethodResourceUpdated {
+			m.Params = wire.DropMeta(m.Params, func(key string) bool { return key == wire.MetaSubscriptionID })
+			s.host.Unsolicited(m)
+		}
+	}, Acknowledged: func(again bool) {
+		if first(); again {
+			s.host.Unsolicited(wire.ResourceUpdated(uri))
+		}
+	}, Stood: restored}
 	s.b.wg.Go(func() {
-		sub.refused = conn.ListenOn(life, s.Conn, want, restored, s.log, func(m wire.Message) {
-			if m.Method == wire.MethodResourceUpdated {
-				m.Params = wire.DropMeta(m.Params, func(key string) bool { return key == wire.MetaSubscriptionID })
-				s.host.Unsolicited(m)
-			}
-		}, func(after bool) {
-			if first(); after {
-				s.host.Unsolicited(wire.ResourceUpdated(uri))
-			}
-		})
+		sub.refused = l.KeepOn(life, s.Conn)
 		s.mu.Lock()
 		if s.following[uri] == sub { // the server refused: the host may try again
 			delete(s.following, uri)

@@ -146,19 +146,18 @@ func (rt *Router) tellListens(g upstream.Group, method string) {
 // watch keeps a listen of foldgate's own open for as long as ctx lasts, for a resource of l at the
 // server that owns it.
 func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
-	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
-	open := func(ctx context.Context) (conn.Conn, error) {
-		now := l.r.s.rt.Settings().Server(srv.Key) // a reload may have replaced it
-		return cmp.Or(now, srv).Connection(ctx, l.r.s.scope)
-	}
-	conn.Listen(ctx, open, want, false, srv.Log, func(m wire.Message) {
+	own := conn.Listener{Notifications: rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}}), Log: srv.Log, Listened: func(m wire.Message) {
 		if m.Method == wire.MethodResourceUpdated {
 			l.send(srv.Key, m)
 		}
-	}, func(after bool) {
-		if after { // it may have changed while the stream was broken
+	}, Acknowledged: func(again bool) {
+		if again { // it may have changed while the stream was broken
 			l.send(srv.Key, wire.ResourceUpdated(uri))
 		}
+	}}
+	own.Keep(ctx, func(ctx context.Context) (conn.Conn, error) {
+		now := l.r.s.rt.Settings().Server(srv.Key) // a reload may have replaced it
+		return cmp.Or(now, srv).Connection(ctx, l.r.s.scope)
 	})
 }
 

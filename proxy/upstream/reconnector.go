@@ -414,17 +414,18 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	if len(flags) == 0 {
 		return
 	}
-	conn.ListenOn(r.of.lifetime, c, rawjson.Marshal(flags), false, r.server.Log, func(m wire.Message) {
+	l := conn.Listener{Notifications: rawjson.Marshal(flags), Log: r.server.Log, Listened: func(m wire.Message) {
 		for _, list := range wire.Lists {
 			if m.Method == wire.ListChanged(list) {
 				h.Unsolicited(wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra})
 			}
 		}
-	}, func(after bool) {
+	}, Acknowledged: func(again bool) {
 		for _, list := range wire.Lists {
-			if after && r.server.Capability(list) != nil {
+			if again && r.server.Capability(list) != nil {
 				h.Unsolicited(wire.Message{Method: wire.ListChanged(list)})
 			}
 		}
-	})
+	}}
+	l.KeepOn(r.of.lifetime, c)
 }
