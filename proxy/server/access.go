@@ -27,22 +27,22 @@ type Access struct {
 // checkOrigin applies the Host and Origin rules, which keep web pages from reaching the server
 // through a browser (DNS rebinding included). It refuses a request that breaks them, and adds the
 // CORS headers of an allowed origin.
-func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
-	if !srv.hostAllowed(r) {
-		srv.refuse(w, r, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, hostRefused(r)))
+func (x *exchange) checkOrigin() bool {
+	if !x.srv.hostAllowed(x.r) {
+		x.refuse(http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, hostRefused(x.r)))
 		return false
 	}
-	origin := r.Header.Get("Origin")
+	origin := x.r.Header.Get("Origin")
 	if origin == "" {
 		return true
 	}
-	if slices.ContainsFunc(srv.opts.Access().Origins, func(o string) bool { return strings.EqualFold(strings.TrimSuffix(o, "/"), origin) }) {
-		allowOrigin(w.Header(), r, origin)
+	if slices.ContainsFunc(x.srv.opts.Access().Origins, func(o string) bool { return strings.EqualFold(strings.TrimSuffix(o, "/"), origin) }) {
+		allowOrigin(x.w.Header(), x.r, origin)
 		return true
 	}
 	u, err := url.Parse(origin)
-	if err != nil || u.Host == "" || len(r.Header["Origin"]) > 1 || !sameHost(u, r.Host) {
-		srv.refuse(w, r, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, "Origin "+origin+" is not allowed here; add it to allowed_origins"))
+	if err != nil || u.Host == "" || len(x.r.Header["Origin"]) > 1 || !sameHost(u, x.r.Host) {
+		x.refuse(http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, "Origin "+origin+" is not allowed here; add it to allowed_origins"))
 		return false
 	}
 	return true
@@ -89,14 +89,14 @@ func allowOrigin(h http.Header, r *http.Request, origin string) {
 
 // acceptsPost checks the content type of a POST, and that the host takes both forms of a reply,
 // which the transport demands.
-func (srv *HTTP) acceptsPost(w http.ResponseWriter, r *http.Request) bool {
-	if wire.MediaType(r.Header.Get("Content-Type")) != "application/json" {
-		srv.refuse(w, r, http.StatusUnsupportedMediaType, nil, invalid(wire.CodeInvalidRequest, "Content-Type must be application/json"))
+func (x *exchange) acceptsPost() bool {
+	if wire.MediaType(x.r.Header.Get("Content-Type")) != "application/json" {
+		x.refuse(http.StatusUnsupportedMediaType, nil, invalid(wire.CodeInvalidRequest, "Content-Type must be application/json"))
 		return false
 	}
-	accept := r.Header["Accept"]
+	accept := x.r.Header["Accept"]
 	if !accepts(accept, "application/json") || !accepts(accept, "text/event-stream") {
-		srv.refuse(w, r, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold application/json and text/event-stream"))
+		x.refuse(http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold application/json and text/event-stream"))
 		return false
 	}
 	return true
@@ -119,31 +119,36 @@ func accepts(accept []string, want string) bool {
 	return false
 }
 
-// unauthorized refuses a request without a principal. The body is JSON-RPC, for hosts that show
-// it, and tells their user the remedy.
-func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, f *auth.Failure) {
+// authenticate finds the caller of the request for a path. It refuses a request without one. The body is
+// JSON-RPC, for hosts that show it, and tells their user the remedy.
+func (x *exchange) authenticate(path string) bool {
+	who := x.srv.opts.Access().Auth
+	var f *auth.Failure
+	if x.caller, f = who.Authenticate(x.r.Context(), x.r.Header, path); f == nil {
+		return true
+	}
 	if f.Status == http.StatusUnauthorized {
-		path := r.URL.EscapedPath()
 		if _, ok := branchOf(path); !ok {
 			path = "/mcp"
 		}
-		w.Header().Set("WWW-Authenticate", srv.opts.Access().Auth.Challenge(path, f))
+		x.w.Header().Set("WWW-Authenticate", who.Challenge(path, f))
 	} else {
-		w.Header().Set("Retry-After", "60")
+		x.w.Header().Set("Retry-After", "60")
 	}
 	fault := invalid(wire.CodeInvalidRequest, fmt.Sprintf("%d %s: %s", f.Status, http.StatusText(f.Status), f.Message))
-	srv.router.Rejected(Rejection{From: client(r), Status: f.Status, Rule: f.Rule, Fault: fault})
-	writeJSON(w, f.Status, fault.Response(nil))
+	x.srv.router.Rejected(Rejection{From: client(x.r), Status: f.Status, Rule: f.Rule, Fault: fault})
+	writeJSON(x.w, f.Status, fault.Response(nil))
+	return false
 }
 
-// stepUp returns the header WWW-Authenticate of the reply to a request if its caller's token lacks scopes,
+// stepUp returns the header WWW-Authenticate of the reply to the request if its caller's token lacks scopes,
 // else "". With the header a host logs in again, for the scopes that it has and those that are missing. Only
 // an issuer's token has scopes.
-func (srv *HTTP) stepUp(r *http.Request, req *Request) string {
+func (x *exchange) stepUp(req *Request) string {
 	if req.Identity.Issuer == "" || req.Missing == "" {
 		return ""
 	}
-	return srv.opts.Access().Auth.StepUp(r.URL.EscapedPath(), append(slices.Clone(req.Identity.Scopes), strings.Fields(req.Missing)...))
+	return x.srv.opts.Access().Auth.StepUp(x.r.URL.EscapedPath(), append(slices.Clone(req.Identity.Scopes), strings.Fields(req.Missing)...))
 }
 
 // client names the sender of a request that no session has.

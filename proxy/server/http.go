@@ -186,18 +186,18 @@ func (srv *HTTP) Recheck() {
 	srv.closeSessions("its principal may no longer use foldgate", func(l *legacySession) bool { return !who.Knows(l.caller) })
 }
 
-// holds returns a function that reports whether the token of a request is still valid.
-func (srv *HTTP) holds(r *http.Request, from sender) func() bool {
-	access := srv.opts.Access()
+// holds returns a function that reports whether the token of the request is still valid.
+func (x *exchange) holds() func() bool {
+	access, caller := x.srv.opts.Access(), x.caller
 	return func() bool {
-		if now := srv.opts.Access(); now != access {
-			c, f := now.Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath())
-			if f != nil || !sameCaller(c.Identity, from.Identity) {
+		if now := x.srv.opts.Access(); now != access {
+			c, f := now.Auth.Authenticate(x.r.Context(), x.r.Header, x.r.URL.EscapedPath())
+			if f != nil || !sameCaller(c.Identity, caller.Identity) {
 				return false
 			}
-			access, from.Expires = now, c.Expires
+			access, caller.Expires = now, c.Expires
 		}
-		return from.Expires.IsZero() || time.Now().Before(from.Expires)
+		return caller.Expires.IsZero() || time.Now().Before(caller.Expires)
 	}
 }
 
@@ -287,16 +287,11 @@ func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
 const ControlPath = "/control"
 
 func (srv *HTTP) control(w http.ResponseWriter, r *http.Request) {
-	if !srv.checkOrigin(w, r) {
+	x := &exchange{srv: srv, w: w, r: r}
+	if !x.checkOrigin() || !x.authenticate("/mcp") {
 		return
 	}
-	access := srv.opts.Access()
-	caller, f := access.Auth.Authenticate(r.Context(), r.Header, "/mcp")
-	if f != nil {
-		srv.unauthorized(w, r, f)
-		return
-	}
-	h := srv.opts.Control(caller.Identity, r)
+	h := srv.opts.Control(x.caller.Identity, r)
 	if h == nil {
 		need, trace := "the role of auth.auditor or auth.operator", strings.HasSuffix(r.URL.Path, "/v1/trace")
 		switch {
@@ -307,18 +302,19 @@ func (srv *HTTP) control(w http.ResponseWriter, r *http.Request) {
 		case r.Method != http.MethodGet:
 			need = "the gateway's socket, and no role allows it here"
 		}
-		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs "+need+"; ask whoever runs foldgate")
-		srv.router.Rejected(Rejection{From: client(r), Principal: caller.Principal, Status: http.StatusForbidden, Fault: fault})
-		writeJSON(w, http.StatusForbidden, fault.Response(nil))
+		x.refuse(http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs "+need+"; ask whoever runs foldgate"))
 		return
 	}
 	h.ServeHTTP(w, r)
 }
 
-// sender is read from the head of a request: its caller, and the branch in its URL, or "".
-type sender struct {
-	auth.Caller
-	branch string
+// exchange is one request over HTTP, and the way to answer it.
+type exchange struct {
+	srv    *HTTP
+	w      http.ResponseWriter
+	r      *http.Request
+	branch string      // in the URL, or ""
+	caller auth.Caller // set by authenticate
 }
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"
@@ -330,7 +326,8 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not found: MCP is served on /mcp, and in a branch on /b/<branch_id>/mcp", http.StatusNotFound)
 		return
 	}
-	if !srv.checkOrigin(w, r) {
+	x := &exchange{srv: srv, w: w, r: r, branch: branch}
+	if !x.checkOrigin() {
 		return
 	}
 	if r.Method == http.MethodOptions { // a browser asks before it has a token to send
@@ -338,26 +335,23 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	caller, f := srv.opts.Access().Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath())
-	if f != nil {
-		srv.unauthorized(w, r, f)
+	if !x.authenticate(r.URL.EscapedPath()) {
 		return
 	}
-	from := sender{caller, branch}
 	notAllowed := func(allow, text string) {
 		w.Header().Set("Allow", allow)
-		srv.refuse(w, r, http.StatusMethodNotAllowed, nil, invalid(wire.CodeInvalidRequest, text))
+		x.refuse(http.StatusMethodNotAllowed, nil, invalid(wire.CodeInvalidRequest, text))
 	}
 	switch {
 	case r.Method == http.MethodPost:
-		srv.post(w, r, from)
+		x.post()
 	case r.Header.Get(wire.HeaderVersion) >= wire.VersionModern:
 		notAllowed("POST", "this protocol version has POST only")
-	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && srv.elsewhere(w, r, from, nil, nil):
+	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && x.elsewhere(nil, nil):
 	case r.Method == http.MethodGet:
-		srv.get(w, r, from)
+		x.get()
 	case r.Method == http.MethodDelete:
-		srv.delete(w, r, from)
+		x.delete()
 	default:
 		notAllowed(allowLegacy, "method "+r.Method+" is not one of "+allowLegacy)
 	}
@@ -377,59 +371,59 @@ func branchOf(path string) (branch string, ok bool) {
 }
 
 // post reads one body and hands it to its era.
-func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
-	if !srv.acceptsPost(w, r) {
+func (x *exchange) post() {
+	if !x.acceptsPost() {
 		return
 	}
-	body, ok := srv.readBody(w, r)
+	body, ok := x.readBody()
 	if !ok {
 		return
 	}
-	version := r.Header.Get(wire.HeaderVersion)
+	version := x.r.Header.Get(wire.HeaderVersion)
 	if rawjson.KindOf(body) == rawjson.Array && version < wire.VersionModern {
-		if !srv.elsewhere(w, r, from, nil, body) {
-			srv.postBatch(w, r, body, from)
+		if !x.elsewhere(nil, body) {
+			x.postBatch(body)
 		}
 		return
 	}
 	m, err := wire.ParseMessage(body)
 	if err != nil {
-		srv.refuse(w, r, http.StatusBadRequest, idOf(m), parseError(err))
+		x.refuse(http.StatusBadRequest, idOf(m), parseError(err))
 		return
 	}
-	req := from.request(r, m)
+	req := x.request(m)
 	switch {
-	case srv.elsewhere(w, r, from, req, body): // another replica has answered it
+	case x.elsewhere(req, body): // another replica has answered it
 	case version >= wire.VersionModern || modern(req.Meta):
-		srv.postModern(w, r, req, from)
+		x.postModern(req)
 	case version != "" && !slices.Contains(wire.Versions, version):
-		srv.refuse(w, r, http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))
+		x.refuse(http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))
 	default:
-		srv.postLegacy(w, r, req, from)
+		x.postLegacy(req)
 	}
 }
 
-// request returns a message of the body of r as a request.
-func (from sender) request(r *http.Request, m wire.Message) *Request {
+// request returns a message of the body as a request.
+func (x *exchange) request(m wire.Message) *Request {
 	req := NewRequest(m)
-	req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
+	req.Identity, req.Header, req.BranchID = x.caller.Identity, paramHeaders(x.r.Header), x.branch
 	return req
 }
 
 // readBody reads the whole body into new memory, because messages outlive their HTTP request.
-func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	body, err := wire.ReadBody(r.Body, r.ContentLength, srv.opts.MaxBody)
+func (x *exchange) readBody() ([]byte, bool) {
+	body, err := wire.ReadBody(x.r.Body, x.r.ContentLength, x.srv.opts.MaxBody)
 	switch { // if some of the body is left its deadline stays: net/http reads on before it answers
 	case err == wire.ErrTooLarge:
-		w.Header().Set("Connection", "close") // the rest of the body is not read
-		srv.refuse(w, r, http.StatusRequestEntityTooLarge, nil,
-			invalid(wire.CodeInvalidRequest, "the body is larger than "+strconv.FormatInt(srv.opts.MaxBody, 10)+" bytes"))
+		x.w.Header().Set("Connection", "close") // the rest of the body is not read
+		x.refuse(http.StatusRequestEntityTooLarge, nil,
+			invalid(wire.CodeInvalidRequest, "the body is larger than "+strconv.FormatInt(x.srv.opts.MaxBody, 10)+" bytes"))
 		return nil, false
 	case err != nil:
-		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
+		x.refuse(http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
 		return nil, false
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // not supported by test recorders
+	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{}) // not supported by test recorders
 	return body, true
 }
 
@@ -449,28 +443,31 @@ func paramHeaders(all http.Header) (params http.Header) {
 
 // accepted answers a message that gets no reply. Taking it may have been slow, so the answer gets
 // a new deadline.
-func (srv *HTTP) accepted(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(ioTimeout)) // not supported by test recorders
-	w.WriteHeader(http.StatusAccepted)
+func (x *exchange) accepted() {
+	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(ioTimeout)) // not supported by test recorders
+	x.w.WriteHeader(http.StatusAccepted)
 }
 
-func (srv *HTTP) refuseShutdown(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
-	w.Header().Set("Retry-After", "1")
-	if replicas.Forwarded(r) {
-		replicas.NotTaken(w.Header())
+func (x *exchange) refuseShutdown(id json.RawMessage) {
+	x.w.Header().Set("Retry-After", "1")
+	if replicas.Forwarded(x.r) {
+		replicas.NotTaken(x.w.Header())
 	}
-	srv.refuse(w, r, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, errShutdown.Error()))
+	x.refuse(http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, errShutdown.Error()))
 }
 
 // refuse answers a request with an error of the server's own, and tells the router.
-func (srv *HTTP) refuse(w http.ResponseWriter, r *http.Request, status int, id json.RawMessage, fault *wire.Error) {
-	srv.refused(r, status, fault)
-	writeJSON(w, status, fault.Response(id))
+func (x *exchange) refuse(status int, id json.RawMessage, fault *wire.Error) {
+	x.refused(status, fault)
+	writeJSON(x.w, status, fault.Response(id))
 }
 
-func (srv *HTTP) refused(r *http.Request, status int, fault *wire.Error) {
-	c, _ := srv.opts.Access().Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath()) // again: most requests need it once
-	srv.router.Rejected(Rejection{From: client(r), Principal: c.Principal, Status: status, Fault: fault})
+func (x *exchange) refused(status int, fault *wire.Error) {
+	caller := x.caller
+	if caller.Principal == "" { // it is refused before it was authenticated
+		caller, _ = x.srv.opts.Access().Auth.Authenticate(x.r.Context(), x.r.Header, x.r.URL.EscapedPath())
+	}
+	x.srv.router.Rejected(Rejection{From: client(x.r), Principal: caller.Principal, Status: status, Fault: fault})
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

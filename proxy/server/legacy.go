@@ -22,56 +22,56 @@ const (
 )
 
 // postLegacy serves one message of a revision with sessions.
-func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request, from sender) {
+func (x *exchange) postLegacy(req *Request) {
 	if req.Msg.Method == wire.MethodInitialize && req.Msg.IsRequest() {
-		srv.initialize(w, r, req, from)
+		x.initialize(req)
 		return
 	}
-	l, ok := srv.sessionOf(w, r, from, req.Msg.ID)
+	l, ok := x.sessionOf(req.Msg.ID)
 	if !ok {
 		return
 	}
 	defer l.release()
 	switch {
 	case !req.Msg.IsRequest():
-		accept(l.session, req.Msg, srv.log)
-		srv.accepted(w)
-	case !srv.enter():
-		srv.refuseShutdown(w, r, req.Msg.ID)
+		accept(l.session, req.Msg, x.srv.log)
+		x.accepted()
+	case !x.srv.enter():
+		x.refuseShutdown(req.Msg.ID)
 	default:
-		l.serve(w, r, req)
+		l.serve(x, req)
 	}
 }
 
 // initialize opens a session and sends its id with the reply. The session stays only if the
 // router takes it.
-func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request, from sender) {
-	if !srv.enter() {
-		srv.refuseShutdown(w, r, req.Msg.ID)
+func (x *exchange) initialize(req *Request) {
+	if !x.srv.enter() {
+		x.refuseShutdown(req.Msg.ID)
 		return
 	}
-	l, fault := srv.openSession(from.Identity, declared(req.Msg))
+	l, fault := x.srv.openSession(x.caller.Identity, declared(req.Msg))
 	if fault != nil {
-		srv.running.Done()
-		w.Header().Set("Retry-After", "60")
-		srv.refuse(w, r, http.StatusServiceUnavailable, req.Msg.ID, fault)
+		x.srv.running.Done()
+		x.w.Header().Set("Retry-After", "60")
+		x.refuse(http.StatusServiceUnavailable, req.Msg.ID, fault)
 		return
 	}
 	defer l.release()
-	l.serve(w, r, req)
+	l.serve(x, req)
 }
 
 // postBatch serves an array of messages, which revision 2025-03-26 allows. It takes the messages
 // in their order, so that a cancellation finds the request before it, and then runs the requests
 // at the same time.
-func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
-	bad := func(code int, text string) { srv.refuse(w, r, http.StatusBadRequest, nil, invalid(code, text)) }
+func (x *exchange) postBatch(body []byte) {
+	bad := func(code int, text string) { x.refuse(http.StatusBadRequest, nil, invalid(code, text)) }
 	if !rawjson.Valid(body, wire.MaxDepth) {
 		_, err := wire.ParseMessage(body)
-		srv.refuse(w, r, http.StatusBadRequest, nil, parseError(err))
+		x.refuse(http.StatusBadRequest, nil, parseError(err))
 		return
 	}
-	l, ok := srv.sessionOf(w, r, from, nil)
+	l, ok := x.sessionOf(nil)
 	if !ok {
 		return
 	}
@@ -83,7 +83,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 	var all []wire.Message    // without the invalid ones
 	var faults []wire.Message // the replies to the invalid ones
 	fault := func(e *wire.Error, id json.RawMessage) {
-		srv.refused(r, http.StatusBadRequest, e)
+		x.refused(http.StatusBadRequest, e)
 		faults = append(faults, e.Reply(id))
 	}
 	n, requests := 0, 0
@@ -112,12 +112,12 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 		return
 	case requests+len(faults) == 0:
 		for _, m := range all {
-			accept(l.session, m, srv.log)
+			accept(l.session, m, x.srv.log)
 		}
-		srv.accepted(w)
+		x.accepted()
 		return
 	}
-	p := l.response(w, r, nil, requests+len(faults))
+	p := l.response(x, nil, requests+len(faults))
 	for _, m := range faults {
 		l.finish(p.stream, m)
 	}
@@ -125,11 +125,11 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 	for _, m := range all {
 		switch {
 		case !m.IsRequest():
-			accept(l.session, m, srv.log)
-		case !srv.enter():
+			accept(l.session, m, x.srv.log)
+		case !x.srv.enter():
 			l.finish(p.stream, invalid(wire.CodeInternal, errShutdown.Error()).Reply(m.ID))
 		default:
-			serve = append(serve, l.begin(p.stream, from.request(r, m)))
+			serve = append(serve, l.begin(p.stream, x.request(m)))
 		}
 	}
 	p.serve(sseAfter, func() {
@@ -142,37 +142,37 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 }
 
 // get opens the session's own stream, or resumes the stream that Last-Event-ID names.
-func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
-	if !accepts(r.Header["Accept"], "text/event-stream") {
-		srv.refuse(w, r, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold text/event-stream"))
+func (x *exchange) get() {
+	if !accepts(x.r.Header["Accept"], "text/event-stream") {
+		x.refuse(http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold text/event-stream"))
 		return
 	}
-	l, ok := srv.sessionOf(w, r, from, nil)
+	l, ok := x.sessionOf(nil)
 	if !ok {
 		return
 	}
 	defer l.release()
 	status, text := http.StatusConflict, "this session has a GET stream already"
 	s, after := l.std, (*uint64)(nil)
-	if last := r.Header.Get(wire.HeaderLastEvent); last != "" {
+	if last := x.r.Header.Get(wire.HeaderLastEvent); last != "" {
 		status, text = http.StatusBadRequest, "Last-Event-ID names no event that can be resumed from"
 		s, after = l.resumed(last)
 	}
 	var c *streamConn
 	if s != nil {
-		c = s.attach(r.Context(), after)
+		c = s.attach(x.r.Context(), after)
 	}
 	if c == nil {
-		srv.refuse(w, r, status, nil, invalid(wire.CodeInvalidRequest, text))
+		x.refuse(status, nil, invalid(wire.CodeInvalidRequest, text))
 		return
 	}
 	defer s.detach(c)
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
 	defer context.AfterFunc(l.lifetime, cancel)()
-	sw := &sseWriter{w: w, stream: s, holds: srv.holds(r, from)}
+	sw := &sseWriter{w: x.w, stream: s, holds: x.holds()}
 	if sw.start(l.primes(), c.last) == nil {
-		sw.pump(ctx, c, srv.drain)
+		sw.pump(ctx, c, x.srv.drain)
 	}
 }
 
@@ -188,12 +188,12 @@ func (l *legacySession) resumed(id string) (*stream, *uint64) {
 	return l.find(sid), &n
 }
 
-func (srv *HTTP) delete(w http.ResponseWriter, r *http.Request, from sender) {
-	l, ok := srv.sessionOf(w, r, from, nil)
+func (x *exchange) delete() {
+	l, ok := x.sessionOf(nil)
 	if !ok {
 		return
 	}
 	defer l.release()
 	l.close("ended by the host")
-	w.WriteHeader(http.StatusNoContent)
+	x.w.WriteHeader(http.StatusNoContent)
 }

@@ -14,54 +14,54 @@ var errNoStream = errors.New("a modern host hears of this only on subscriptions/
 
 // postModern serves one message of the era without sessions. The request is its own session. It
 // is cancelled if its connection ends.
-func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request, from sender) {
+func (x *exchange) postModern(req *Request) {
 	m := req.Msg
 	if m.IsResponse() {
-		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
+		x.refuse(http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
 		return
 	}
-	if fault := srv.checkModern(r.Header, req); fault != nil {
+	if fault := x.srv.checkModern(x.r.Header, req); fault != nil {
 		status := statusOf(fault.Code)
 		if status == http.StatusOK {
 			status = http.StatusBadRequest
 		}
-		srv.refuse(w, r, status, m.ID, fault)
+		x.refuse(status, m.ID, fault)
 		return
 	}
-	if !srv.enter() {
-		srv.refuseShutdown(w, r, m.ID)
+	if !x.srv.enter() {
+		x.refuseShutdown(m.ID)
 		return
 	}
-	srv.takeReplicaName(req)
-	peer := Peer{Identity: from.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
+	x.srv.takeReplicaName(req)
+	peer := Peer{Identity: x.caller.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
-		defer srv.running.Done()
-		s := srv.router.Open(peer)
-		accept(s, m, srv.log)
-		closeSession(s, "notification taken", srv.log)
-		srv.accepted(w)
+		defer x.srv.running.Done()
+		s := x.srv.router.Open(peer)
+		accept(s, m, x.srv.log)
+		closeSession(s, "notification taken", x.srv.log)
+		x.accepted()
 		return
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
+	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(srv.lifetime, func() { cancel(errShutdown) })()
-	st, conn := newStream(r.Context(), 0, 1, srv.opts.MaxQueue, false)
-	p := &response{srv: srv, w: w, r: r, stream: st, conn: conn, req: req, status: http.StatusOK, cancel: cancel}
-	emit := srv.namedNews(st.emit)
+	defer context.AfterFunc(x.srv.lifetime, func() { cancel(errShutdown) })()
+	st, conn := newStream(x.r.Context(), 0, 1, x.srv.opts.MaxQueue, false)
+	p := &response{x: x, stream: st, conn: conn, req: req, status: http.StatusOK, cancel: cancel}
+	emit := x.srv.namedNews(st.emit)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
-		peer.Push, p.stop, p.holds, wait = emit, srv.drain, srv.holds(r, from), 0
+		peer.Push, p.stop, p.holds, wait = emit, x.srv.drain, x.holds(), 0
 	}
-	s := srv.router.Open(peer)
+	s := x.srv.router.Open(peer)
 	p.serve(wait, func() {
-		defer srv.running.Done()
+		defer x.srv.running.Done()
 		req.Emit = emit
 		reply := s.Begin(ctx, req).Serve()
 		if reply.Error != nil {
 			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}
-		closeSession(s, "request answered", srv.log)
-		reply.Result = srv.namedTasks(req, reply.Result)
+		closeSession(s, "request answered", x.srv.log)
+		reply.Result = x.srv.namedTasks(req, reply.Result)
 		st.finish(reply)
 	})
 }

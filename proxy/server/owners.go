@@ -25,8 +25,8 @@ const maxClaims = 64
 
 // elsewhere answers a request that belongs to another replica, and returns true. req is nil for a
 // request without a message of its own, such as a batch. body was read.
-func (srv *HTTP) elsewhere(w http.ResponseWriter, r *http.Request, from sender, req *Request, body []byte) bool {
-	set := srv.opts.Replicas
+func (x *exchange) elsewhere(req *Request, body []byte) bool {
+	set := x.srv.opts.Replicas
 	if set == nil {
 		return false
 	}
@@ -36,72 +36,72 @@ func (srv *HTTP) elsewhere(w http.ResponseWriter, r *http.Request, from sender, 
 		id, opens = req.Msg.ID, req.Msg.Method == wire.MethodInitialize && !modern(req.Meta)
 	}
 	stopping := opens && set.Leaving()
-	if replicas.Forwarded(r) { // at most one hop
+	if replicas.Forwarded(x.r) { // at most one hop
 		if stopping {
-			srv.refuseShutdown(w, r, id)
+			x.refuseShutdown(id)
 		}
 		return stopping
 	}
 	if set.Leaving() {
-		w.Header().Set("Connection", "close") // the next request shall go to another replica
+		x.w.Header().Set("Connection", "close") // the next request shall go to another replica
 	}
 	// A name that no replica has says nothing: hosts invent ids, such as ses_agent_1.
-	claims := slices.DeleteFunc(claimsOf(r.Header.Get(wire.HeaderSession), from, req, body), func(c claim) bool { return !set.Known(c.replica) })
-	to := replicas.Target{Principal: from.Principal}
+	claims := slices.DeleteFunc(claimsOf(x.r.Header.Get(wire.HeaderSession), x.branch, req, body), func(c claim) bool { return !set.Known(c.replica) })
+	to := replicas.Target{Principal: x.caller.Principal}
 	for _, c := range claims {
 		if to.Replica == "" {
 			to.Replica = c.replica
 		}
 		if c.replica != to.Replica {
-			srv.refuse(w, r, http.StatusConflict, id, invalid(wire.CodeInvalidRequest, fmt.Sprintf(
+			x.refuse(http.StatusConflict, id, invalid(wire.CodeInvalidRequest, fmt.Sprintf(
 				"409 Conflict: %s %.60s is at replica %s, but %s %.60s at replica %s, and a request can be served by one only: leave out one of them, or make it anew where the other one is",
 				claims[0].kind, claims[0].id, to.Replica, c.kind, c.id, c.replica)))
 			return true
 		}
 	}
-	ctx, done, ok := srv.hop(r, req)
+	ctx, done, ok := x.hop(req)
 	if !ok {
-		srv.refuseShutdown(w, r, id)
+		x.refuseShutdown(id)
 		return true
 	}
 	defer done()
-	forwarded, err := set.Forward(ctx, slowWriter{w}, r, body, to)
+	forwarded, err := set.Forward(ctx, slowWriter{x.w}, x.r, body, to)
 	if down, ok := errors.AsType[*replicas.DownError](err); ok {
-		if down.Absent && claims[0].kind == kindSession && claims[0].id == r.Header.Get(wire.HeaderSession) {
-			srv.refuse(w, r, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session: its replica "+down.Replica+" is down; send initialize again"))
+		if down.Absent && claims[0].kind == kindSession && claims[0].id == x.r.Header.Get(wire.HeaderSession) {
+			x.refuse(http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session: its replica "+down.Replica+" is down; send initialize again"))
 			return true
 		}
-		w.Header().Set("Retry-After", strconv.Itoa(int(down.Retry.Seconds())))
-		srv.refuse(w, r, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, fmt.Sprintf("503 Service Unavailable: %s %.60s: %v; nothing was done", claims[0].kind, claims[0].id, down)))
+		x.w.Header().Set("Retry-After", strconv.Itoa(int(down.Retry.Seconds())))
+		x.refuse(http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, fmt.Sprintf("503 Service Unavailable: %s %.60s: %v; nothing was done", claims[0].kind, claims[0].id, down)))
 	} else if errors.Is(err, replicas.ErrHung) {
-		srv.refuse(w, r, http.StatusGatewayTimeout, id, invalid(wire.CodeInternal, "504 Gateway Timeout: "+err.Error()))
+		x.refuse(http.StatusGatewayTimeout, id, invalid(wire.CodeInternal, "504 Gateway Timeout: "+err.Error()))
 	} else if err != nil {
-		srv.refuse(w, r, http.StatusBadGateway, id, invalid(wire.CodeInternal, "502 Bad Gateway: "+err.Error()))
+		x.refuse(http.StatusBadGateway, id, invalid(wire.CodeInternal, "502 Bad Gateway: "+err.Error()))
 	}
 	if !forwarded && stopping {
-		srv.refuseShutdown(w, r, id)
+		x.refuseShutdown(id)
 	}
 	return forwarded || stopping
 }
 
 // hop returns the context of a request that is passed on: it ends with its host and with the server, and if
 // it only waits for messages, when the server begins to shut down. done must be called.
-func (srv *HTTP) hop(r *http.Request, req *Request) (ctx context.Context, done func(), ok bool) {
-	if !srv.enter() {
+func (x *exchange) hop(req *Request) (ctx context.Context, done func(), ok bool) {
+	if !x.srv.enter() {
 		return nil, nil, false
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(srv.lifetime, cancel)
-	if r.Method == http.MethodGet || req != nil && req.Msg.Method == wire.MethodListen {
+	ctx, cancel := context.WithCancel(x.r.Context())
+	stop := context.AfterFunc(x.srv.lifetime, cancel)
+	if x.r.Method == http.MethodGet || req != nil && req.Msg.Method == wire.MethodListen {
 		go func() {
 			select {
-			case <-srv.drain:
+			case <-x.srv.drain:
 				cancel()
 			case <-ctx.Done():
 			}
 		}()
 	}
-	return ctx, func() { stop(); cancel(); srv.running.Done() }, true
+	return ctx, func() { stop(); cancel(); x.srv.running.Done() }, true
 }
 
 const (
@@ -111,8 +111,8 @@ const (
 )
 
 // claimsOf returns the ids of a request that name a replica, in this order: session, branch, stored result,
-// task, suspended call. Those of a batch are in the order of its messages. session is the value of the header.
-func claimsOf(session string, from sender, req *Request, body []byte) (all []claim) {
+// task, suspended call. Those of a batch are in the order of its messages. session and branch are of the head.
+func claimsOf(session, branch string, req *Request, body []byte) (all []claim) {
 	add := func(kind, begins, id string) {
 		if name, _, _ := replicaid.Cut(begins, id); name != "" && len(all) < maxClaims {
 			all = append(all, claim{kind, id, name})
@@ -122,10 +122,10 @@ func claimsOf(session string, from sender, req *Request, body []byte) (all []cla
 		add(kindSession, "ses_", session)
 	}
 	if req == nil {
-		if add(kindBranch, "br_", from.branch); rawjson.Valid(body, wire.MaxDepth) {
+		if add(kindBranch, "br_", branch); rawjson.Valid(body, wire.MaxDepth) {
 			for v := range rawjson.Elements(body) {
 				if m, err := wire.ParseMessage(v); err == nil && len(all) < maxClaims {
-					all = append(all, claimsOf("", from, NewRequest(m), nil)...) // its session is there already
+					all = append(all, claimsOf("", branch, NewRequest(m), nil)...) // its session is there already
 				}
 			}
 		}
@@ -137,7 +137,7 @@ func claimsOf(session string, from sender, req *Request, body []byte) (all []cla
 	for _, a := range [][]byte{arguments, inner} {
 		add(kindSession, "ses_", text(a, "session_id"))
 	}
-	add(kindBranch, "br_", cmp.Or(rawjson.Unquote(req.Meta.BranchID), from.branch)) // _meta wins over the URL
+	add(kindBranch, "br_", cmp.Or(rawjson.Unquote(req.Meta.BranchID), branch)) // _meta wins over the URL
 	for _, a := range [][]byte{arguments, inner} {
 		add(kindBranch, "br_", text(a, "branch_id"))
 		add(kindBranch, "br_", text(a, "parent_branch_id"))

@@ -25,9 +25,7 @@ var (
 // response is the response to a POST: its replies as JSON if there is nothing else to say, or an
 // event stream.
 type response struct {
-	srv    *HTTP
-	w      http.ResponseWriter
-	r      *http.Request
+	x      *exchange
 	stream *stream
 	conn   *streamConn
 
@@ -81,22 +79,22 @@ func (p *response) write() {
 		defer p.cancel(errHostGone) // no effect once the reply is there
 	}
 	defer p.stream.detach(p.conn)
-	if p.r.Context().Err() != nil { // the host is gone
+	if p.x.r.Context().Err() != nil { // the host is gone
 		return
 	}
 	if l := p.session; l != nil && p.req != nil && p.req.Msg.Method == wire.MethodInitialize && l.lifetime.Err() == nil {
-		p.w.Header().Set(wire.HeaderSession, l.id)
+		p.x.w.Header().Set(wire.HeaderSession, l.id)
 	}
 	sse, replies := p.stream.begin()
 	if !sse && len(replies) > 0 {
 		p.writeReplies(replies)
 		return
 	}
-	w := &sseWriter{w: p.w, stream: p.stream, holds: p.holds}
+	w := &sseWriter{w: p.x.w, stream: p.stream, holds: p.holds}
 	prime := sse && p.session != nil && p.session.primes()
 	// Without events or replies the call was cancelled. Hosts accept an empty stream best.
 	if w.start(prime, 0) == nil && sse {
-		w.pump(p.r.Context(), p.conn, p.stop)
+		w.pump(p.x.r.Context(), p.conn, p.stop)
 	}
 }
 
@@ -121,18 +119,18 @@ func (p *response) writeReplies(replies []wire.Message) {
 	}
 	if p.req == nil {
 		body = append(body, ']')
-	} else if challenge := p.srv.stepUp(p.r, p.req); challenge != "" {
-		p.w.Header().Set("WWW-Authenticate", challenge)
+	} else if challenge := p.x.stepUp(p.req); challenge != "" {
+		p.x.w.Header().Set("WWW-Authenticate", challenge)
 		p.status = http.StatusForbidden
 	}
-	setHead(p.w, p.status, len(body))
-	if c := coalescingOf(p.r); c != nil && len(body) >= coalesceFrom && len(body) <= coalesceMax {
+	setHead(p.x.w, p.status, len(body))
+	if c := coalescingOf(p.x.r); c != nil && len(body) >= coalesceFrom && len(body) <= coalesceMax {
 		c.hold()
 		defer c.release()
-		defer func() { _ = http.NewResponseController(p.w).Flush() }() // net/http's buffer
+		defer func() { _ = http.NewResponseController(p.x.w).Flush() }() // net/http's buffer
 	}
 	// After an error the host is gone, and HTTP/2 may still hold the body.
-	if writeChunked(p.w, body) == nil && cap(body) <= maxReplyKept {
+	if writeChunked(p.x.w, body) == nil && cap(body) <= maxReplyKept {
 		*buf = body
 		replyBuffers.Put(buf)
 	}

@@ -115,17 +115,17 @@ func (srv *HTTP) allSessions() []*legacySession {
 // sessionOf returns the session that a request names. The caller must release it. If there is
 // none, sessionOf refuses the request: 400 without an id, 404 for a session that is unknown,
 // ended, or another principal's, which must look the same.
-func (srv *HTTP) sessionOf(w http.ResponseWriter, r *http.Request, from sender, id []byte) (*legacySession, bool) {
-	name := r.Header.Get(wire.HeaderSession)
+func (x *exchange) sessionOf(id []byte) (*legacySession, bool) {
+	name := x.r.Header.Get(wire.HeaderSession)
 	if name == "" {
-		srv.refuse(w, r, http.StatusBadRequest, id, invalid(wire.CodeInvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
+		x.refuse(http.StatusBadRequest, id, invalid(wire.CodeInvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
 		return nil, false
 	}
-	srv.mu.Lock()
-	l := srv.sessions[name]
-	srv.mu.Unlock()
-	if l == nil || !sameCaller(l.caller, from.Identity) || !l.hold() {
-		srv.refuse(w, r, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
+	x.srv.mu.Lock()
+	l := x.srv.sessions[name]
+	x.srv.mu.Unlock()
+	if l == nil || !sameCaller(l.caller, x.caller.Identity) || !l.hold() {
+		x.refuse(http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
 		return nil, false
 	}
 	return l, true
@@ -218,18 +218,18 @@ func (l *legacySession) close(reason string) {
 }
 
 // response returns the response to a request, or to a batch of so many requests if req is nil.
-func (l *legacySession) response(w http.ResponseWriter, r *http.Request, req *Request, requests int) *response {
+func (l *legacySession) response(x *exchange, req *Request, requests int) *response {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextID++
-	s, c := newStream(r.Context(), l.nextID, requests, l.srv.opts.MaxQueue, true)
+	s, c := newStream(x.r.Context(), l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
-	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, req: req, status: http.StatusOK}
+	return &response{x: x, stream: s, conn: c, session: l, req: req, status: http.StatusOK}
 }
 
 // serve runs a request that was entered, and answers it.
-func (l *legacySession) serve(w http.ResponseWriter, r *http.Request, req *Request) {
-	p := l.response(w, r, req, 1)
+func (l *legacySession) serve(x *exchange, req *Request) {
+	p := l.response(x, req, 1)
 	p.serve(sseAfter, func() { l.begin(p.stream, req)() })
 }
 
