@@ -125,15 +125,11 @@ func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string 
 		text += " If find_tools is listed, it finds the tools that are not; call_tool calls them."
 	}
 	for _, srv := range rt.Settings().Servers {
-		info, _ := srv.Info()
-		own, _ := rawjson.GetString(info.Result, "instructions")
-		if own == "" || rt.conceals(s, srv, func(k catalog.Kind) *catalog.List {
+		own := supply{rt, srv, s.scope.Group}.instructions(ctx, false)
+		if own != "" && !rt.conceals(s, srv, func(k catalog.Kind) *catalog.List {
 			l, _ := s.list(waiting, s.patience(), srv, k, nil)
 			return l
 		}) {
-			continue
-		}
-		if own = rt.greeting(ctx, srv, s.scope.Group, own, false); own != "" {
 			text += "\n\n# " + srv.Key + "\n" + own
 		}
 	}

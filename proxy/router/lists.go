@@ -39,8 +39,9 @@ const (
 	maxPages = 1000
 )
 
-// listCache has the lists of one server.
+// listCache has the lists of a supply.
 type listCache struct {
+	supply
 	wg      *sync.WaitGroup      // of the fetches
 	changed func(k catalog.Kind) // is called after a fetch if a caller was answered without the list, or with another one
 
@@ -139,13 +140,13 @@ func (c *listCache) replace(k catalog.Kind, f func(*catalog.List) *catalog.List)
 	}
 }
 
-// rescrub replaces the lists that are there with what f makes of them. Fetches under way are not kept.
-func (c *listCache) rescrub(f func(catalog.Kind, *catalog.List) *catalog.List) {
+// rescrub scrubs the lists that are there by the rules in force. Fetches under way are not kept.
+func (c *listCache) rescrub() {
 	for k := range catalog.Kinds {
 		c.mu.Lock()
 		c.epoch[k]++
 		c.mu.Unlock()
-		c.replace(k, func(l *catalog.List) *catalog.List { return f(k, l) })
+		c.replace(k, func(l *catalog.List) *catalog.List { return c.scrubbed(k, l) })
 	}
 }
 
@@ -278,45 +279,61 @@ func (rt *Router) groups() []*groupLists {
 	return slices.Collect(maps.Values(rt.lists))
 }
 
+// caches returns the lists of all groups, and those that sessions have of their own, with the session.
+func (rt *Router) caches() map[*listCache]*Session {
+	all := map[*listCache]*Session{}
+	for _, p := range rt.groups() {
+		for _, c := range p.caches.Range {
+			all[c.(*listCache)] = nil
+		}
+	}
+	for _, s := range rt.Sessions("") {
+		for _, c := range s.own.Range {
+			all[c.(*listCache)] = s
+		}
+	}
+	return all
+}
+
 // of returns the lists of a server. Router.mu must not be held.
 func (p *groupLists) of(srv *upstream.Server) *listCache {
 	c, ok := p.caches.Load(srv)
 	if !ok {
-		c, _ = p.caches.LoadOrStore(srv, p.storedLists(srv))
+		c, _ = p.caches.LoadOrStore(srv, supply{p.rt, srv, p.group}.storedLists())
 	}
 	return c.(*listCache)
 }
 
-// newListCache returns an empty cache of lists for a group.
-func (rt *Router) newListCache(g upstream.Group) *listCache {
-	return &listCache{wg: &rt.wg, changed: func(k catalog.Kind) { rt.tell(g, k.Changed()) }}
+// newListCache returns an empty cache.
+func newListCache(s supply) *listCache {
+	return &listCache{supply: s, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.rt.tell(s.group, k.Changed()) }}
 }
 
-// storedLists returns a cache with the lists that a server gave to an earlier process for hosts that
+// storedLists returns a cache with the lists that the server gave to an earlier process for hosts that
 // can do the same.
-func (p *groupLists) storedLists(srv *upstream.Server) *listCache {
-	c := p.rt.newListCache(p.group)
-	_, known := srv.Info()
+func (s supply) storedLists() *listCache {
+	c := newListCache(s)
+	_, known := s.srv.Info()
 	for k := range catalog.Kinds {
-		page := srv.StoredList(k.Method(), p.group.Capabilities)
-		if page == nil && (!known || srv.Capability(k.Capability()) != nil) {
+		page := s.srv.StoredList(k.Method(), s.group.Capabilities)
+		if page == nil && (!known || s.srv.Capability(k.Capability()) != nil) {
 			continue
 		}
 		c.lists[k], c.stored[k] = &catalog.List{}, true
 		if page != nil { // else it had no such list
 			c.lists[k].AddPage(page, k)
-			c.lists[k] = p.rt.pin(p.rt.lifetime, srv, p.group, k, p.rt.rescrub(srv, k, c.lists[k]), false)
+			c.lists[k] = s.pin(s.rt.lifetime, k, s.scrubbed(k, c.lists[k]), false)
 			c.stored[k] = c.lists[k] != nil
 		}
 	}
 	return c
 }
 
-// rescrub returns a list that was scrubbed by earlier rules without the secrets that the rules in force
+// scrubbed returns a list that was scrubbed by earlier rules without the secrets that the rules in force
 // find; nil if it has to be fetched again.
-func (rt *Router) rescrub(srv *upstream.Server, k catalog.Kind, l *catalog.List) *catalog.List {
-	m := interceptor.Message{Server: srv.Key, Body: l.Page(k)}
-	switch rt.Boundary.Inbound(rt.lifetime, &m); m.Verdict {
+func (s supply) scrubbed(k catalog.Kind, l *catalog.List) *catalog.List {
+	m := interceptor.Message{Server: s.srv.Key, Body: l.Page(k)}
+	switch s.rt.Boundary.Inbound(s.rt.lifetime, &m); m.Verdict {
 	case interceptor.Passed:
 		return l
 	case interceptor.Redacted:
@@ -523,7 +540,7 @@ func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Se
 		if l.Record != "" { // the server was asked
 			srv.StoreList(ctx, k.Method(), s.scope.Capabilities, l.Page(k))
 		}
-		return s.rt.pin(ctx, srv, s.scope.Group, k, l, true), nil
+		return supply{s.rt, srv, s.scope.Group}.pin(ctx, k, l, true), nil
 	})
 }
 

@@ -263,7 +263,7 @@ func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session
 	}
 	if s != nil {
 		if s.Transport != "stdio" { // a connection on stdio has one session, which needs no own lists
-			own, _ := s.own.LoadOrStore(srv, rt.newListCache(g))
+			own, _ := s.own.LoadOrStore(srv, newListCache(supply{rt, srv, g}))
 			own.(*listCache).forget(changed)
 		}
 		s.announce(method)

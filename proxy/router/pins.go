@@ -20,9 +20,16 @@ import (
 // pinned are the lists whose items are pinned.
 var pinned = map[catalog.Kind]pins.Kind{catalog.Tools: pins.Tool, catalog.Prompts: pins.Prompt}
 
+// supply is what a server gives to the hosts of a group: its lists and its instructions.
+type supply struct {
+	rt    *Router
+	srv   *upstream.Server
+	group upstream.Group
+}
+
 // pin returns a copy of a list with Held set. live means that the server has just sent the list, so its new
 // definitions are stored.
-func (rt *Router) pin(ctx context.Context, srv *upstream.Server, g upstream.Group, k catalog.Kind, l *catalog.List, live bool) *catalog.List {
+func (s supply) pin(ctx context.Context, k catalog.Kind, l *catalog.List, live bool) *catalog.List {
 	kind, ok := pinned[k]
 	if !ok || l == nil {
 		return l
@@ -34,23 +41,23 @@ func (rt *Router) pin(ctx context.Context, srv *upstream.Server, g upstream.Grou
 		}
 	}
 	kept := *l
-	kept.Held = rt.held(ctx, srv, g, kind, all, live)
+	kept.Held = s.held(ctx, kind, all, live)
 	return &kept
 }
 
 // held returns the names of the definitions that hosts must not see, with their states, and tells the
 // operator of all that are new or changed.
-func (rt *Router) held(ctx context.Context, srv *upstream.Server, g upstream.Group, kind pins.Kind, all []pins.Definition, live bool) map[string]string {
-	mode := rt.Settings().Config.PinMode(srv.Key)
-	if mode == "off" || srv.Builtin() {
+func (s supply) held(ctx context.Context, kind pins.Kind, all []pins.Definition, live bool) map[string]string {
+	mode := s.rt.Settings().Config.PinMode(s.srv.Key)
+	if mode == "off" || s.srv.Builtin() {
 		return nil
 	}
-	found, events, err := rt.Pins.Look(ctx, source(srv, g), kind, all, live)
+	found, events, err := s.rt.Pins.Look(ctx, s.source(), kind, all, live)
 	if err != nil {
-		srv.Log.Error("definitions can't be compared with those of before", "kind", kind, "held", mode == "hold", "err", err)
+		s.srv.Log.Error("definitions can't be compared with those of before", "kind", kind, "held", mode == "hold", "err", err)
 	}
 	for _, e := range events {
-		rt.definition(e, mode == "hold")
+		s.rt.definition(e, mode == "hold")
 	}
 	if mode != "hold" || len(found) == 0 {
 		return nil
@@ -62,19 +69,19 @@ func (rt *Router) held(ctx context.Context, srv *upstream.Server, g upstream.Gro
 	return out
 }
 
-// source names what a server gives to the hosts of a group.
-func source(srv *upstream.Server, g upstream.Group) pins.Source {
+// source names the supply in the store of pins.
+func (s supply) source() pins.Source {
 	short := func(parts ...any) string {
 		sum := sha256.Sum256(rawjson.Marshal(parts))
 		return hex.EncodeToString(sum[:8])
 	}
-	return pins.Source{Server: srv.Key, Reach: short(srv.Config.Command, srv.Config.URL), Audience: short(g.Principal, g.Capabilities.String())}
+	return pins.Source{Server: s.srv.Key, Reach: short(s.srv.Config.Command, s.srv.Config.URL), Audience: short(s.group.Principal, s.group.Capabilities.String())}
 }
 
 // judge notes on the entry of a tool that no list has whether its definition is held.
 func (rt *Router) judge(s *Session, st *Settings, e *catalog.Entry) {
 	if srv := st.Server(e.Server); srv != nil && !srv.Builtin() && st.Config.PinMode(e.Server) == "hold" {
-		if state := rt.Pins.State(source(srv, s.scope.Group), pins.Tool, e.Name); state != pins.Approved {
+		if state := rt.Pins.State(supply{rt, srv, s.scope.Group}.source(), pins.Tool, e.Name); state != pins.Approved {
 			e.Held = string(state)
 		}
 	}
@@ -102,43 +109,31 @@ func (rt *Router) Repin(events []pins.Event) {
 	for _, e := range events {
 		rt.definition(e, false)
 	}
-	again := func(g upstream.Group, srv *upstream.Server, c *listCache, tell func(method string)) {
+	for c, owner := range rt.caches() {
 		for k := range pinned {
 			changed := c.replace(k, func(l *catalog.List) *catalog.List {
-				if now := rt.pin(rt.lifetime, srv, g, k, l, false); !maps.Equal(now.Held, l.Held) {
+				if now := c.pin(rt.lifetime, k, l, false); !maps.Equal(now.Held, l.Held) {
 					return now
 				}
 				return l
 			})
-			if changed {
-				tell(k.Changed())
+			switch {
+			case changed && owner != nil:
+				owner.announce(k.Changed())
+			case changed:
+				rt.tell(c.group, k.Changed())
 			}
 		}
 	}
-	for _, p := range rt.groups() {
-		for srv, c := range p.caches.Range {
-			again(p.group, srv.(*upstream.Server), c.(*listCache), func(method string) { rt.tell(p.group, method) })
-		}
-	}
-	for _, s := range rt.Sessions("") {
-		for srv, c := range s.own.Range {
-			again(s.scope.Group, srv.(*upstream.Server), c.(*listCache), s.announce)
-		}
-	}
 }
 
-// greets notes the instructions of a server that has just been connected.
-func (rt *Router) greets(srv *upstream.Server, g upstream.Group) {
-	info, _ := srv.Info()
+// instructions returns the server's instructions as hosts may read them, "" if they must not. live is as for pin.
+func (s supply) instructions(ctx context.Context, live bool) string {
+	info, _ := s.srv.Info()
 	own, _ := rawjson.GetString(info.Result, "instructions")
-	rt.greeting(rt.lifetime, srv, g, own, true)
-}
-
-// greeting returns instructions as hosts may read them, "" if they must not.
-func (rt *Router) greeting(ctx context.Context, srv *upstream.Server, g upstream.Group, own string, live bool) string {
 	msg := interceptor.Message{Text: own, Always: true}
 	if own != "" {
-		if rt.Boundary.Inbound(ctx, &msg); msg.Verdict == interceptor.Withheld {
+		if s.rt.Boundary.Inbound(ctx, &msg); msg.Verdict == interceptor.Withheld {
 			return ""
 		}
 	}
@@ -146,7 +141,7 @@ func (rt *Router) greeting(ctx context.Context, srv *upstream.Server, g upstream
 	if msg.Text != "" {
 		all = append(all, pins.Define(pins.Instructions, rawjson.Marshal(map[string]string{"instructions": msg.Text})))
 	}
-	if rt.held(ctx, srv, g, pins.Instructions, all, live) != nil {
+	if s.held(ctx, pins.Instructions, all, live) != nil {
 		return ""
 	}
 	return msg.Text

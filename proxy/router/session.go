@@ -283,25 +283,17 @@ func (s *Session) anyAt(server string) *request {
 func (rt *Router) Reloaded(before *Settings) {
 	st := rt.Settings()
 	lists := rt.groups()
+	for c := range rt.caches() {
+		c.rescrub()
+	}
 	rt.mu.Lock()
 	maps.DeleteFunc(rt.lists, func(g upstream.Group, _ *groupLists) bool { return !st.Config.Knows(g.Principal) })
 	rt.mu.Unlock()
-	scrub := func(srv, cache any) bool {
-		cache.(*listCache).rescrub(func(k catalog.Kind, l *catalog.List) *catalog.List { return rt.rescrub(srv.(*upstream.Server), k, l) })
-		return true
-	}
-	for _, p := range lists {
-		p.caches.Range(scrub)
-	}
-	for _, s := range rt.Sessions("") {
-		s.own.Range(scrub)
-	}
 	rt.Repin(nil) // pins may have another mode
+	gone := slices.DeleteFunc(slices.Clone(before.Servers), func(srv *upstream.Server) bool { return slices.Contains(st.Servers, srv) })
 	for _, p := range lists {
-		for _, srv := range before.Servers {
-			if !slices.Contains(st.Servers, srv) {
-				p.caches.Delete(srv)
-			}
+		for _, srv := range gone {
+			p.caches.Delete(srv)
 		}
 		for k := range catalog.Kinds {
 			if p.reload(before, st, k) {
@@ -311,10 +303,8 @@ func (rt *Router) Reloaded(before *Settings) {
 	}
 	for _, s := range rt.Sessions("") {
 		s.subscribed.keep(func(server string) bool { return st.Server(server) != nil })
-		for srv := range s.own.Range {
-			if !slices.Contains(st.Servers, srv.(*upstream.Server)) {
-				s.own.Delete(srv)
-			}
+		for _, srv := range gone {
+			s.own.Delete(srv)
 		}
 	}
 }
@@ -353,7 +343,7 @@ func (o groupOwner) lists() (read []*groupLists) {
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
 func (o groupOwner) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
-	o.rt.greets(srv, o.group)
+	supply{o.rt, srv, o.group}.instructions(o.rt.lifetime, true)
 	for _, l := range o.lists() {
 		o.rt.tellMissed(l, srv)
 	}

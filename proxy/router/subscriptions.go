@@ -284,7 +284,7 @@ const restoreTimeout = 30 * time.Second
 // Opened implements [upstream.Owner]: it restores the log level and the resource subscriptions of
 // the host on a new connection of the session.
 func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
-	s.rt.greets(srv, s.scope.Group)
+	supply{s.rt, srv, s.scope.Group}.instructions(s.rt.lifetime, true)
 	s.mu.Lock()
 	level := s.logLevel
 	s.mu.Unlock()
