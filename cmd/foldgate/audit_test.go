@@ -29,9 +29,7 @@ func auditState(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "foldgate.yaml")
-	if err := os.WriteFile(file, []byte("state_dir: state\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, "state_dir: state\n")
 	var journals []*trace.Journal
 	now := time.Date(2026, 11, 20, 23, 59, 0, 0, time.UTC)
 	for n := 1; n <= 3; n++ {
@@ -152,9 +150,7 @@ func TestShowOfAChangedRecord(t *testing.T) {
 			before, after, found := strings.Cut(string(lines), `"id":"env_q5"`)
 			if found {
 				after = strings.Replace(after, change[0], change[1], 1)
-				if err := os.WriteFile(name, []byte(before+`"id":"env_q5"`+after), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				write(t, name, before+`"id":"env_q5"`+after)
 			}
 		}
 		says(t, succeeds(t, file, "trace", "show", "env_q5"), `^CHANGED the record or its payload is not as it was written`)
@@ -316,9 +312,7 @@ func TestAllInstances(t *testing.T) {
 		t.Errorf("code %d, %s", code, errOut)
 	}
 	log := filepath.Join(filepath.Dir(file), "state", "instance-2.log")
-	if err := os.WriteFile(log, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, log, "")
 	says(t, succeeds(t, file, "stats", "--dir", filepath.Join(filepath.Dir(log), "instance-2*")), `^4 calls`)
 	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^instance-3#\d+ .*secrets/2\.env`)
 	says(t, succeeds(t, file, "trace", "verify"), `instance-2.trace$`, `: ok\n3 journals: ok\n\z`)
@@ -361,9 +355,7 @@ func TestProgress(t *testing.T) {
 	}))
 	defer srv.Close()
 	file := filepath.Join(t.TempDir(), "foldgate.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "upstreams: {slow: {url: %q}}\n", srv.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, fmt.Sprintf("upstreams: {slow: {url: %q}}\n", srv.URL))
 	if _, errOut, _ := runs(t, "check", "--config", file); strings.Contains(errOut, "\r") {
 		t.Errorf("without a terminal: %q", errOut)
 	}

@@ -11,19 +11,23 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// connect shows the change, and makes it only if the user agrees; disconnect undoes it.
-func TestConnectCommands(t *testing.T) {
+// newHome makes a home directory for the test, without hosts.
+func newHome(t *testing.T) string {
 	home := t.TempDir()
-	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
+	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": "", "CODEX_HOME": ""} {
 		t.Setenv(name, value)
 	}
+	return home
+}
+
+// connect shows the change, and makes it only if the user agrees; disconnect undoes it.
+func TestConnectCommands(t *testing.T) {
+	home := newHome(t)
 	file := filepath.Join(home, "gate.yaml")
 	host := filepath.Join(home, ".claude.json")
 	before := "{\n  // mine\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\", \"env\": {\"T\": \"ghp_" + "16C7e42F292c6912E7710c83" + "8347Ae178B4a" + "\"}}\n  }\n}\n"
 	for path, text := range map[string]string{file: "upstreams: {files: {builtin: files, roots: [.]}}\n", host: before} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, text)
 	}
 	content := func() string {
 		text, err := os.ReadFile(host)
@@ -54,9 +58,7 @@ func TestConnectCommands(t *testing.T) {
 		t.Errorf("a name like that of a host: code %d, %s%s", code, out, errOut)
 	}
 	for tools, want := range map[string]bool{"{mode: search}": true, "{mode: search, always: [files__*]}": false, "{mode: auto}": false} {
-		if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\ntools: "+tools+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\ntools: "+tools+"\n")
 		if entry := succeeds(t, file, "connect", "claude-code", "--print"); strings.Contains(entry, `"alwaysLoad": true`) != want {
 			t.Errorf("tools %s: %s", tools, entry)
 		}
@@ -98,14 +100,9 @@ func (w waiting) Read([]byte) (int, error) {
 
 // Ctrl-C ends a command that waits for an answer or a text.
 func TestInterrupt(t *testing.T) {
-	home := t.TempDir()
-	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
-		t.Setenv(name, value)
-	}
+	home := newHome(t)
 	file := filepath.Join(home, "gate.yaml")
-	if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\n")
 	before := isTerminal
 	isTerminal = func(stream any) bool { _, ok := stream.(waiting); return ok }
 	t.Cleanup(func() { isTerminal = before })
@@ -125,15 +122,10 @@ func TestInterrupt(t *testing.T) {
 
 // connect installs the subagent on request, and disconnect removes it unless somebody has changed it.
 func TestSubagent(t *testing.T) {
-	home := t.TempDir()
-	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
-		t.Setenv(name, value)
-	}
+	home := newHome(t)
 	t.Chdir(home)
 	file := filepath.Join(home, "foldgate.yaml")
-	if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\n")
 	for host, at := range map[string][2]string{"claude-code": {".claude/agents", ".claude/agents"}, "opencode": {".config/opencode/agents", ".opencode/agents"}} {
 		for i, flags := range [][]string{{"--yes"}, {"--yes", "--project"}} {
 			agent := filepath.Join(home, filepath.FromSlash(at[i]), "fold-explorer.md")
@@ -147,9 +139,7 @@ func TestSubagent(t *testing.T) {
 			if _, err := os.Stat(agent); err == nil {
 				t.Errorf("%s %q: disconnect has left %s", host, flags, agent)
 			}
-			if err := os.WriteFile(agent, []byte("mine"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, agent, "mine")
 			if _, errOut, code := runs(t, append(install, "--config", file)...); code != exitUsage || !strings.Contains(errOut, "another text") {
 				t.Errorf("%s %q with a file of the user: code %d, %s", host, flags, code, errOut)
 			}
@@ -168,15 +158,10 @@ func TestSubagent(t *testing.T) {
 // import makes a configuration that loads, keeps secrets out of it and out of what it prints, and
 // changes nothing if the configuration would have an error.
 func TestImportCommand(t *testing.T) {
-	home := t.TempDir()
-	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
-		t.Setenv(name, value)
-	}
+	home := newHome(t)
 	put := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, text)
 	}
 	content := func(path string) string {
 		t.Helper()
@@ -235,10 +220,8 @@ func TestImportCommand(t *testing.T) {
 // What connect, disconnect and import print has no secret of a server, however the host's file
 // spells it, and shows what is none.
 func TestHostSecrets(t *testing.T) {
-	home := t.TempDir()
-	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": "", "CODEX_HOME": "", "V": "v"} {
-		t.Setenv(name, value)
-	}
+	home := newHome(t)
+	t.Setenv("V", "v")
 	file := filepath.Join(home, "gate.yaml")
 	for path, text := range map[string]string{
 		file:                            "env_file: gate.env\nlisten: 127.0.0.1:1\nupstreams:\n  files: {builtin: files, roots: [.]} # true\n",
@@ -254,9 +237,7 @@ func TestHostSecrets(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, text)
 	}
 	for _, host := range []string{"claude-code", "codex", "goose"} {
 		for _, command := range []string{"connect", "disconnect", "import", "disconnect"} {
@@ -287,9 +268,7 @@ func TestConfigurationNames(t *testing.T) {
 		}
 	})
 	file := filepath.Join(t.TempDir(), "gate.yaml")
-	if err := os.WriteFile(file, []byte("nonsense: 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, "nonsense: 1\n")
 	if _, errOut, code := runs(t, "run", file); code != exitUsage || !strings.Contains(errOut, file+": line 1: nonsense") {
 		t.Errorf("run FILE: code %d, %s", code, errOut)
 	}

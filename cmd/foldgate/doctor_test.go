@@ -31,9 +31,7 @@ func (p *patient) write(path, text string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	write(p.t, path, text)
 }
 
 // configure adds text to a configuration that is in order.

@@ -223,9 +223,7 @@ func TestCheckOfAHostileUpstream(t *testing.T) {
 	defer refuses.Close()
 	file := filepath.Join(t.TempDir(), "foldgate.yaml")
 	config := fmt.Sprintf("upstreams:\n  a: {url: %q, prefix: \"\"}\n  b: {url: %[1]q, prefix: \"\"}\n  refuses: {url: %[2]q}\n", srv.URL, refuses.URL)
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, config)
 	out, errOut, code := runs(t, "check", "--config", file)
 	if code != exitFailed || !strings.Contains(out, `evil\u001b]0;PWNED\u0007`) || !strings.Contains(out, "clash: evil") || !strings.Contains(out, "refuses: FAILED") {
 		t.Errorf("code %d\n%s%s", code, out, errOut)

@@ -171,9 +171,7 @@ func TestTemplate(t *testing.T) {
 	all = strings.Replace(all, "command: [npx,", "command: [sh,", 1)
 	for name, text := range map[string]string{"as written": template, "with all keys": all} {
 		for path, text := range map[string]string{file: text, filepath.Join(dir, "foldgate.env"): "A=b\n"} {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, path, text)
 		}
 		c, err := config.Load(file)
 		if err != nil {
@@ -202,13 +200,9 @@ func TestMistakes(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			dir, args := t.TempDir(), strings.Fields(m.args)
-			if err := os.WriteFile(filepath.Join(dir, "server.js"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, filepath.Join(dir, "server.js"), "")
 			if m.config != "" {
-				if err := os.WriteFile(filepath.Join(dir, "foldgate.yaml"), []byte(m.config), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				write(t, filepath.Join(dir, "foldgate.yaml"), m.config)
 			}
 			if len(args) == 0 {
 				args = []string{"check"}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,14 +12,12 @@ import (
 func TestPolicyCommands(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "foldgate.yaml")
-	write := func(name, text string) string {
+	add := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, text)
 		return path
 	}
-	write("foldgate.yaml", `principals:
+	add("foldgate.yaml", `principals:
   alice: {token: 0123456789abcdef, team: data, roles: [analyst]}
   bob: {token: fedcba9876543210}
 upstreams: {files: {builtin: files, roots: [.]}}
@@ -38,7 +35,7 @@ policy:
 	if _, errOut, code := runs(t, "check", "--as", "carol", "--config", file); code != exitUsage || !strings.Contains(errOut, "there are alice, bob") {
 		t.Errorf("code %d, %s", code, errOut)
 	}
-	good := write("good.yaml", `
+	good := add("good.yaml", `
 - {principal: alice, tool: files__search_files, args: {pattern: notes}, expect: allow, rule: notes}
 - {principal: alice, team: web, tool: files__search_files, args: {pattern: notes}, expect: deny, rule: default}
 - {team: data, roles: [analyst], tool: files__search_files, args: {}, expect: deny, rule: notes}
@@ -49,26 +46,26 @@ policy:
 `)
 	says(t, succeeds(t, file, "policy", "test", good), "^7 decisions as expected$")
 	long := "files__export_all_customer_records_of_the_region_and_then_delete_everything_now"
-	write("long.yaml", "upstreams: {files: {builtin: files, roots: [.]}}\nprincipals: {bob: {token: fedcba9876543210}}\n"+`policy:
+	add("long.yaml", "upstreams: {files: {builtin: files, roots: [.]}}\nprincipals: {bob: {token: fedcba9876543210}}\n"+`policy:
   default: deny
   rules: [{name: all, allow: ["files__export*"]}, {name: no-delete, deny: ["*_delete_everything_now"]}, {name: ends, allow: ["files__i*_everything_now"]}]
 `)
-	says(t, succeeds(t, filepath.Join(dir, "long.yaml"), "policy", "test", write("longtest.yaml", `
+	says(t, succeeds(t, filepath.Join(dir, "long.yaml"), "policy", "test", add("longtest.yaml", `
 - {principal: bob, tool: `+long+`, expect: deny, rule: no-delete}
 - {principal: bob, tool: `+strings.Replace(long, "export", "import", 1)+`, expect: deny}
 - {principal: bob, prompt: `+long+`, expect: deny}
 `)), "^3 decisions as expected$")
-	short := write("short.yaml", "- {principal: bob, tool: "+config.ShortName(long)+", expect: deny}")
+	short := add("short.yaml", "- {principal: bob, tool: "+config.ShortName(long)+", expect: deny}")
 	if _, errOut, code := runs(t, "policy", "test", short, "--config", filepath.Join(dir, "long.yaml")); code == 0 || !strings.Contains(errOut, "is a shortened name: write the whole one") {
 		t.Errorf("code %d, %s", code, errOut)
 	}
-	search := write("search.yaml", "tools: {mode: search}\nprincipals: {bob: {token: fedcba9876543210}}\nupstreams: {files: {builtin: files, roots: [.]}}\npolicy: {default: deny, rules: [{name: none, deny: [x]}]}\n")
-	found := write("found.yaml", "- {principal: bob, tool: find_tools, expect: allow}\n- {principal: bob, tool: call_tool, expect: allow}\n")
+	search := add("search.yaml", "tools: {mode: search}\nprincipals: {bob: {token: fedcba9876543210}}\nupstreams: {files: {builtin: files, roots: [.]}}\npolicy: {default: deny, rules: [{name: none, deny: [x]}]}\n")
+	found := add("found.yaml", "- {principal: bob, tool: find_tools, expect: allow}\n- {principal: bob, tool: call_tool, expect: allow}\n")
 	says(t, succeeds(t, search, "policy", "test", found), "^2 decisions as expected$")
 	if _, _, code := runs(t, "policy", "test", found, "--config", filepath.Join(dir, "long.yaml")); code != exitFailed {
 		t.Errorf("without search, find_tools is allowed: code %d", code)
 	}
-	bad := write("bad.yaml", `
+	bad := add("bad.yaml", `
 - {principal: alice, tool: files__read_file, expect: deny}
 - {principal: bob, tool: files__search_files, expect: deny, rule: notes}
 - {principal: bob, tool: files__read_file, expect: allow}
@@ -82,7 +79,7 @@ policy:
 		"- {tool: x, expct: deny}": "unknown field \"expct\": foldgate policy test --help lists the keys", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
 		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`, "tool: x": "bad.yaml", "": "has no tests", "[]": "has no tests",
 	} {
-		write("bad.yaml", text+"\n")
+		add("bad.yaml", text+"\n")
 		if _, errOut, code := runs(t, "policy", "test", bad, "--config", file); code != exitUsage || !strings.Contains(errOut, want) {
 			t.Errorf("%s: code %d, %s", text, code, errOut)
 		}

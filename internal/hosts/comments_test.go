@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,9 +37,7 @@ func TestDisconnectKeepsComments(t *testing.T) {
 				continue
 			}
 			f := filepath.Join(dir, "opencode.json")
-			if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, f, text)
 			c, err := h.Connect(f, Server{Command: []string{"foldgate", "run"}}, moved)
 			if err != nil {
 				t.Fatal(err)
@@ -48,9 +45,7 @@ func TestDisconnectKeepsComments(t *testing.T) {
 			if err := c.Write(); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(f, append(c.After, "// new\n"...), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, f, append(c.After, "// new\n"...))
 			d, err := h.Disconnect(f)
 			if err != nil {
 				t.Fatal(err)
@@ -74,9 +69,7 @@ func TestCommentAtEnd(t *testing.T) {
 	}
 	for _, text := range []string{"{\"mcp\": {}} // end", "{\n  \"mcp\": {}\n}\n// end", "\ufeff{\r\n  \"a\": 1,\r\n}\r\n// end", "{} /* x */ //"} {
 		f := filepath.Join(dir, "opencode.json")
-		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, f, text)
 		c, err := h.Connect(f, Server{Command: []string{"foldgate", "run"}}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -90,9 +83,7 @@ func TestCommentAtEnd(t *testing.T) {
 		if err := c.Write(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(f, append(changed, "ed"...), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, f, append(changed, "ed"...))
 		d, err := h.Disconnect(f)
 		if err != nil || string(d.After) != text+"ed" {
 			t.Fatalf("%v: %q became %q", err, text, d.After)

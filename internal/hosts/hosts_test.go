@@ -161,9 +161,7 @@ func TestInspect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(file, with, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, file, with)
 			found, err := h.Inspect(file, none)
 			if err != nil || found.Server == nil || found.Off != "" || !slices.Equal(found.Server.Command, s.Command) || found.Server.URL != s.URL || !slices.Equal(found.Others, []string{"other"}) {
 				t.Errorf("%s: %+v, %v of\n%s", h.Name, found, err, with)
@@ -185,5 +183,13 @@ func TestYAMLByteOrderMark(t *testing.T) {
 	text, err := yamlSyntax{}.set([]byte(before), []string{"extensions"}, Entry, object{{"cmd", "y"}})
 	if want := before + "  foldgate:\n    cmd: \"y\"\n"; err != nil || string(text) != want {
 		t.Errorf("set: %v\n%q, want\n%q", err, text, want)
+	}
+}
+
+// write writes a file that a test reads.
+func write[T string | []byte](t *testing.T, file string, text T) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

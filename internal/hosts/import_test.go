@@ -272,9 +272,7 @@ func TestImportProjects(t *testing.T) {
 				t.Fatalf("seed %d: %v, disconnect left\n%s\nof\n%s", seed, err, get(t, file), text)
 			}
 			before, _ = h.syntax.decode([]byte(text))
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, file, text)
 		}
 	}
 	if moved < 100 {
@@ -285,9 +283,7 @@ func TestImportProjects(t *testing.T) {
 // A server that names a file from its project's directory is started there.
 func TestImportDirectory(t *testing.T) {
 	dir := home(t)
-	if err := os.WriteFile(filepath.Join(dir, "server.js"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, filepath.Join(dir, "server.js"), "")
 	h, err := Find("claude-code")
 	if err != nil {
 		t.Fatal(err)
@@ -344,9 +340,7 @@ func TestOldRecord(t *testing.T) {
 		t.Fatalf("the record:\n%s", old)
 	}
 	for path, text := range map[string][]byte{c.state(".json"): old, file: append(get(t, file), '\n')} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, text)
 	}
 	disconnect(t, h, file)
 	if names, err := h.syntax.names(get(t, file), h.table()); err != nil || !slices.Equal(names, []string{"a", "b"}) {

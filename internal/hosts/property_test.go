@@ -152,9 +152,7 @@ func TestProperties(t *testing.T) {
 				text, servers := g.file(h)
 				before := []byte(text)
 				file := filepath.Join(t.TempDir(), "f")
-				if err := os.WriteFile(file, before, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				write(t, file, before)
 				names, err := h.syntax.names(before, h.table())
 				if err != nil || !reflect.DeepEqual(names, servers) && len(names)+len(servers) > 0 {
 					t.Fatalf("seed %d: names %q, %v, want %q\n%s", seed, names, err, servers, text)
@@ -179,9 +177,7 @@ func TestProperties(t *testing.T) {
 					t.Fatalf("seed %d: %q is left\n%s", seed, names, moved)
 				}
 				changed := append(bytes.Clone(moved), newline(moved)...)
-				if err := os.WriteFile(file, changed, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				write(t, file, changed)
 				if disconnect(t, h, file) {
 					t.Fatalf("seed %d: a changed file counts as unchanged", seed)
 				}
