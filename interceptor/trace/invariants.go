@@ -1,15 +1,15 @@
 package trace
 
 import (
-	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// invariants checks that records agree with each other. It keeps ids as 64-bit
+// invariants is what a verifier knows to check that records agree with each other. It keeps ids as 64-bit
 // hashes with a random seed: about 20 bytes a record.
 type invariants struct {
 	seed     maphash.Seed
@@ -27,28 +27,28 @@ type branchState struct {
 	counter string
 }
 
-func newInvariants() *invariants {
-	return &invariants{seed: maphash.MakeSeed(), ids: map[uint64]uint64{}, branches: map[contextpath.Path]*branchState{},
+func newInvariants() invariants {
+	return invariants{seed: maphash.MakeSeed(), ids: map[uint64]uint64{}, branches: map[contextpath.Path]*branchState{},
 		opened: map[contextpath.Path]struct{}{}, tardy: map[uint64]struct{}{}}
 }
 
-// check reports the rules that the next record breaks.
-func (v *invariants) check(r *Record, fault func(code, format string, args ...any)) {
+// checkInvariants reports the rules that the next record breaks.
+func (v *verifier) checkInvariants(r *Record) {
 	if err := contextpath.ValidateCall(r.Context); err != nil {
-		fault(FaultContext, "record %d: %v", r.Seq, err)
+		v.fault(FaultContext, "record %d: %v", r.Seq, err)
 		return
 	}
 	kind := CanonicalKind(r.Kind)
 	if strings.HasPrefix(kind, "mcp/response") && !v.answers(r) && !v.partial {
-		fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
+		v.fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
 	}
 	key := v.key(r.ID)
 	if _, dup := v.ids[key]; dup {
-		fault(FaultDuplicateID, "record %d: id %s was used before", r.Seq, r.ID)
+		v.fault(FaultDuplicateID, "record %d: id %s was used before", r.Seq, r.ID)
 	}
 	v.ids[key] = v.mark(r.Context, strings.HasPrefix(kind, "mcp/request"))
 	if r.Context != "" {
-		v.branch(r, kind, fault)
+		v.branch(r, kind)
 	}
 }
 
@@ -70,20 +70,20 @@ func (v *invariants) mark(context string, request bool) uint64 {
 }
 
 // branch checks a record of a context that was opened by a push. Other contexts have no rules.
-func (v *invariants) branch(r *Record, kind string, fault func(code, format string, args ...any)) {
+func (v *verifier) branch(r *Record, kind string) {
 	p := contextpath.Path(r.Context)
 	b := v.branches[p]
 	switch kind {
 	case KindPush:
 		if b != nil {
-			fault(FaultPushTwice, "record %d opens branch %s, which record %d has opened", r.Seq, p, b.seq)
+			v.fault(FaultPushTwice, "record %d opens branch %s, which record %d has opened", r.Seq, p, b.seq)
 			return
 		}
 		v.branches[p] = &branchState{seq: r.Seq}
 		v.opened[p] = struct{}{}
 		return
 	case KindPop:
-		v.pop(r, p, b, fault)
+		v.pop(r, p, b)
 		return
 	}
 	if b == nil {
@@ -94,7 +94,7 @@ func (v *invariants) branch(r *Record, kind string, fault func(code, format stri
 		return
 	}
 	if b.closed {
-		v.tooLate(r, kind, p, fault)
+		v.tooLate(r, kind, p)
 	}
 	if t := a.Tokens; t != nil && t.Used > 0 {
 		b.charged += t.Delivered
@@ -105,50 +105,47 @@ func (v *invariants) branch(r *Record, kind string, fault func(code, format stri
 // tooLate checks a record that is in a closed branch and not marked late. A call
 // in a closed branch may be refused; it is a fault if one succeeds. The branch
 // tools may succeed: they read or end the branch.
-func (v *invariants) tooLate(r *Record, kind string, p contextpath.Path, fault func(code, format string, args ...any)) {
+func (v *verifier) tooLate(r *Record, kind string, p contextpath.Path) {
 	switch {
 	case kind == KindReflection || kind == KindConclusion:
-		fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
+		v.fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
 	case strings.HasPrefix(kind, "mcp/request"):
 		v.tardy[v.key(r.ID)] = struct{}{}
 	case strings.HasPrefix(kind, "mcp/response"):
 		a := r.AuditOrEmpty()
 		tardy := func(id string) bool { _, is := v.tardy[v.key(id)]; return is }
 		if !a.IsError && !r.Blocked() && !strings.HasPrefix(a.Tool, "branch_") && slices.ContainsFunc(r.CorrelationID, tardy) {
-			fault(FaultClosed, "record %d answers a call that was made in branch %s after it was closed, and is neither refused nor marked late", r.Seq, p)
+			v.fault(FaultClosed, "record %d answers a call that was made in branch %s after it was closed, and is neither refused nor marked late", r.Seq, p)
 		}
 	}
 }
 
-func (v *invariants) pop(r *Record, p contextpath.Path, b *branchState, fault func(code, format string, args ...any)) {
+func (v *verifier) pop(r *Record, p contextpath.Path, b *branchState) {
 	switch {
 	case b == nil && !v.partial:
-		fault(FaultPopUnopened, "record %d closes branch %s, which was not opened", r.Seq, p)
+		v.fault(FaultPopUnopened, "record %d closes branch %s, which was not opened", r.Seq, p)
 		return
 	case b == nil:
 		return
 	case b.closed:
-		fault(FaultPopTwice, "record %d closes branch %s again", r.Seq, p)
+		v.fault(FaultPopTwice, "record %d closes branch %s again", r.Seq, p)
 		return
 	}
 	for q := range v.opened {
 		if p.IsAncestor(q) {
-			fault(FaultPopOrder, "record %d closes branch %s before its child %s", r.Seq, p, q)
+			v.fault(FaultPopOrder, "record %d closes branch %s before its child %s", r.Seq, p, q)
 		}
 	}
 	b.closed = true
 	delete(v.opened, p)
 	if t := r.AuditOrEmpty().Tokens; t != nil && t.Used > 0 && t.Counter == b.counter && t.Used < b.charged {
-		fault(FaultTokens, "record %d: branch %s ends with %d tokens, but %d were delivered in it", r.Seq, p, t.Used, b.charged)
+		v.fault(FaultTokens, "record %d: branch %s ends with %d tokens, but %d were delivered in it", r.Seq, p, t.Used, b.charged)
 	}
 }
 
-// open describes the branches that were opened and not closed.
-func (v *invariants) open() []string {
-	var out []string
-	for p := range v.opened {
-		out = append(out, fmt.Sprintf("branch %s, opened by record %d, is not closed", p, v.branches[p].seq))
+// noteOpen notes the branches that were opened and not closed.
+func (v *verifier) noteOpen() {
+	for _, p := range slices.Sorted(maps.Keys(v.opened)) {
+		v.note(NoteOpen, "branch %s, opened by record %d, is not closed", p, v.branches[p].seq)
 	}
-	slices.Sort(out)
-	return out
 }

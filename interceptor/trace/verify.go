@@ -32,7 +32,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {
 			return Report{}, headErr
 		}
-		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, inv: newInvariants(), copied: map[Anchor]bool{}}
+		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, invariants: newInvariants(), copied: map[Anchor]bool{}}
 		if o.Each != nil {
 			v.each = o.Each()
 		}
@@ -85,8 +85,8 @@ type verifier struct {
 	headErr error
 	names   []string // of the segments when the pass began
 	report  Report
-	inv     *invariants
-	each    func(r *Record, file string, at int64, size int)
+	invariants
+	each func(r *Record, file string, at int64, size int)
 
 	file     string
 	line     int
@@ -133,9 +133,7 @@ func (v *verifier) run(ctx context.Context) error {
 		}
 	}
 	v.checkEnd()
-	for _, text := range v.inv.open() {
-		v.note(NoteOpen, "%s", text)
-	}
+	v.noteOpen()
 	return nil
 }
 
@@ -155,7 +153,7 @@ func (v *verifier) checkFirst(names []string) []string {
 		v.fault(FaultFileMissing, "the oldest file of the journal is missing")
 	}
 	v.seq, v.hashes = first.Seq-1, [2]string{first.Prev, first.Prev}
-	v.inv.partial = first.Seq > 1
+	v.partial = first.Seq > 1
 	return names
 }
 
@@ -229,7 +227,7 @@ func (v *verifier) checkLine(line []byte, at int64) {
 			v.fault(FaultSecret, "record %d: rule %s finds a secret in it", r.Seq, rule)
 		}
 	}
-	v.inv.check(r, v.fault)
+	v.checkInvariants(r)
 	if v.each != nil {
 		v.each(r, v.file, at, len(line)+1)
 	}
