@@ -38,21 +38,25 @@ func (l *Limits) begin(ctx context.Context, c *Call) (*limits.Spend, error) {
 	return nil, c.limitRefusal(err, "")
 }
 
-// useOf says who uses what in a call. A stored result that it reads is also a use of the tools that
-// made it.
+// useOf says who uses what in a call.
 func (l *Limits) useOf(c *Call) limits.Use {
-	u := l.use(&c.Origin, c.Target.Server, c.Tool(), c.Attribution.Branch != nil)
+	u := l.Use(&c.Origin, c.Target.Server, c.Tool(), c.Attribution.Branch != nil)
 	if c.Target.Shown != "" {
 		u.Tool = c.Target.Shown
 	}
-	for _, t := range c.Outcome.Read.Makers() {
+	return l.Reading(u, c.Outcome.Read)
+}
+
+// Reading returns a use of what reads a stored result, nil for none: it is also one of the tools that made it.
+func (l *Limits) Reading(u limits.Use, read *trace.Read) limits.Use {
+	for _, t := range read.Makers() {
 		u = u.By(t.Server, l.shown(t.Server, t.Tool))
 	}
 	return u
 }
 
-// use says who uses what, in a branch or in main. tool is the server's own name.
-func (l *Limits) use(o *Origin, server, tool string, branch bool) limits.Use {
+// Use says who uses what, in a branch or in main. tool is the server's own name.
+func (l *Limits) Use(o *Origin, server, tool string, branch bool) limits.Use {
 	u := limits.Use{Principal: o.Principal, Team: o.Team, Session: o.Session, Server: server, Tool: l.shown(server, tool), Branch: branch}
 	if o.Revision >= l.Stateless {
 		u.Session = ""
@@ -75,7 +79,7 @@ func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch
 	if l == nil || n == 0 {
 		return nil, ""
 	}
-	s, err := l.Limits.Pay(ctx, l.use(o, server, tool, branch), n)
+	s, err := l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n)
 	if err == nil {
 		return s, ""
 	}
@@ -91,7 +95,7 @@ func (l *Limits) BeginModel(ctx context.Context, c *Call, n int) (*limits.Spend,
 	if l == nil {
 		return nil, nil
 	}
-	u := l.use(&c.Origin, "", "", c.Attribution.Branch != nil)
+	u := l.Use(&c.Origin, "", "", c.Attribution.Branch != nil)
 	u.Model = true
 	spend, err := l.Begin(ctx, u, n)
 	if err != nil {
@@ -105,7 +109,7 @@ func (l *Limits) States(ctx context.Context, o *Origin, branch bool) ([]limits.S
 	if l == nil {
 		return nil, nil
 	}
-	u := l.use(o, "", "", branch)
+	u := l.Use(o, "", "", branch)
 	states, err := l.Status(ctx, u)
 	if err != nil {
 		return states, err

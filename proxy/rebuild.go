@@ -15,6 +15,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -43,13 +44,10 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	if err != nil {
 		return done, err
 	}
-	shown := c.ShownName
-	refusedByLimit := func(rule string) bool {
-		return rule == trace.RuleUnavailable || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
-	}
+	named := &interceptor.Limits{Limits: all, Shown: c.ShownName, Stateless: wire.VersionModern}
 	charges := func(yield func(limits.Charge, error) bool) {
 		for _, dir := range dirs {
-			next, open := uint64(1), requests{}
+			next, open := uint64(1), requests{named, c.Budgets.Limits, map[string]limits.Charge{}}
 			// What a process reserved that was killed is in no trace: given back later, it would be lacking.
 			err := os.Remove(filepath.Join(filepath.Dir(dir), engine.ReservesFile))
 			if errors.Is(err, os.ErrNotExist) {
@@ -69,13 +67,13 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 					done.Missing = append(done.Missing, MissingRecords{dir, next, r.Seq - 1, r.Time()})
 				}
 				next = r.Seq + 1
-				for _, one := range open.charges(r, shown, refusedByLimit) {
+				for _, one := range open.charges(r) {
 					if !yield(one, nil) {
 						return
 					}
 				}
 			}
-			for _, one := range open { // they are under way, or their gateway was killed
+			for _, one := range open.byID { // they are under way, or their gateway was killed
 				if !yield(one, nil) {
 					return
 				}
@@ -115,19 +113,23 @@ func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]co
 	return budgetsOf(states), errors.Join(err, store.Close())
 }
 
-// requests are those without a response so far, by the id of their record: what limits were charged
-// before they had an effect.
-type requests map[string]limits.Charge
+// requests are those without a response so far: what limits were charged before they had an effect.
+type requests struct {
+	limits *interceptor.Limits
+	all    []limits.Limit
+	byID   map[string]limits.Charge // of their records
+}
 
 // maxRequests bounds requests. Of a trace with more, what these were charged is counted at once, and
 // again with their responses.
 const maxRequests = 1 << 18
 
-// charges returns what a record says that limits were charged. shown returns the name under which
-// hosts see a tool of a server. refusedByLimit tells the rules of calls that no limit was charged for.
-func (open requests) charges(r *trace.Record, shown func(server, tool string) string, refusedByLimit func(rule string) bool) (all []limits.Charge) {
+// charges returns what a record says that limits were charged.
+func (open requests) charges(r *trace.Record) (all []limits.Charge) {
 	a := r.AuditOrEmpty()
-	c := limits.Charge{At: r.Time(), Use: useOf(r, shown)}
+	o := interceptor.Origin{Identity: interceptor.Identity{Principal: a.Principal, Team: a.Team}, Session: a.Session, Revision: a.Era}
+	inBranch := slices.ContainsFunc(strings.Split(r.Context, "/"), folding.IsBranchID)
+	c := limits.Charge{At: r.Time(), Use: open.limits.Use(&o, a.Server, cmp.Or(a.Tool, a.ForTool), inBranch)}
 	request, found := limits.Charge{}, false
 	if a.Model != nil {
 		c.Use.Model, c.Tokens = true, int64(a.Model.Input+a.Model.Output)
@@ -135,17 +137,17 @@ func (open requests) charges(r *trace.Record, shown func(server, tool string) st
 	}
 	switch {
 	case strings.HasPrefix(r.Kind, trace.KindRequest) && a.Args != nil:
-		if len(open) == maxRequests {
-			all = slices.Collect(maps.Values(open))
-			clear(open)
+		if len(open.byID) == maxRequests {
+			all = slices.Collect(maps.Values(open.byID))
+			clear(open.byID)
 		}
 		c.Tokens, c.Calls = int64(*a.Args), 1
-		open[r.ID] = c
+		open.byID[r.ID] = c
 		return all
 	case strings.HasPrefix(r.Kind, trace.KindResponse) && !a.Lost:
 		for _, id := range r.CorrelationID {
-			if request, found = open[id]; found {
-				delete(open, id)
+			if request, found = open.byID[id]; found {
+				delete(open.byID, id)
 				break
 			}
 		}
@@ -166,7 +168,7 @@ func (open requests) charges(r *trace.Record, shown func(server, tool string) st
 		return all
 	case found: // in the window of its time, and of what was known of its server then
 		c.Use = request.Use
-	case r.Blocked() && t.Out == 0 && refusedByLimit(a.Decision.Rule): // it was not made
+	case r.Blocked() && t.Out == 0 && open.refuse(a.Decision.Rule): // it was not made
 		return nil
 	case control: // only the message of a branch is charged
 		if c.Tokens = int64(t.Delivered); a.Tool == "branch_create" {
@@ -185,28 +187,11 @@ func (open requests) charges(r *trace.Record, shown func(server, tool string) st
 	if c.Tokens = int64(t.Delivered); c.Tokens == 0 {
 		return all
 	}
-	for _, t := range a.Read.Makers() { // what was delivered counts also for the tools that made it
-		name := t.Tool
-		if t.Server != "" {
-			name = shown(t.Server, t.Tool)
-		}
-		c.Use = c.Use.By(t.Server, name)
-	}
+	c.Use = open.limits.Reading(c.Use, a.Read)
 	return append(all, c)
 }
 
-// useOf says who used what by a record.
-func useOf(r *trace.Record, shown func(server, tool string) string) limits.Use {
-	a := r.AuditOrEmpty()
-	u := limits.Use{
-		Principal: a.Principal, Team: a.Team, Session: a.Session, Server: a.Server, Tool: cmp.Or(a.Tool, a.ForTool),
-		Branch: slices.ContainsFunc(strings.Split(r.Context, "/"), folding.IsBranchID),
-	}
-	if a.Era >= wire.VersionModern {
-		u.Session = ""
-	}
-	if u.Tool != "" && a.Server != "" {
-		u.Tool = shown(a.Server, u.Tool)
-	}
-	return u
+// refuse reports whether a rule is that of a call which the limits refused.
+func (open requests) refuse(rule string) bool {
+	return rule == trace.RuleUnavailable || slices.ContainsFunc(open.all, func(l limits.Limit) bool { return l.Name == rule })
 }
