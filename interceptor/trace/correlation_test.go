@@ -3,7 +3,6 @@ package trace
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -44,10 +43,7 @@ type vectors struct {
 
 func loadVectors(t *testing.T) (v vectors) {
 	t.Helper()
-	data, err := os.ReadFile("../../folding/contextpath/testdata/envelope.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := read(t, "../../folding/contextpath/testdata/envelope.json")
 	if err := json.Unmarshal(data, &v); err != nil {
 		t.Fatal(err)
 	}

@@ -21,10 +21,7 @@ func files(t *testing.T, dir string) map[string][]string {
 	}
 	out := map[string][]string{}
 	for _, name := range names {
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := read(t, filepath.Join(dir, name))
 		lines := strings.SplitAfter(string(data), "\n")
 		out[name] = lines[:len(lines)-1]
 	}
@@ -210,9 +207,7 @@ func TestEraseBesideAppends(t *testing.T) {
 		t.Errorf("it left %v", left)
 	}
 	gone, tmp := filepath.Join(dir, SegmentName(1)), filepath.Join(dir, "x.tmp")
-	if err := os.WriteFile(tmp, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, tmp, "")
 	if err := j.replace(gone, tmp); err != nil {
 		t.Fatal(err)
 	}

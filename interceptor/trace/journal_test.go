@@ -292,3 +292,21 @@ func (j *Journal) flushNow() error {
 	j.flush()
 	return j.Err()
 }
+
+// write writes a file that a test reads.
+func write[T string | []byte](t testing.TB, file string, text T) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read returns what a file holds.
+func read(t testing.TB, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

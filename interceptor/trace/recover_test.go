@@ -24,16 +24,11 @@ func crash(t *testing.T, dir string, size int64) string {
 		t.Fatal(err)
 	}
 	for i, name := range append(names, headName) {
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := read(t, filepath.Join(dir, name))
 		if i == len(names)-1 {
 			data = data[:size]
 		}
-		if err := os.WriteFile(filepath.Join(to, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(to, name), data)
 	}
 	return to
 }
@@ -62,10 +57,7 @@ func TestCrashAtAnyOffset(t *testing.T) {
 	j := open(t, dir, Options{Interval: time.Hour}) // the head stays where Open left it
 	call(t, j, "a")
 	call(t, j, "a")
-	whole, err := os.ReadFile(filepath.Join(dir, SegmentName(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := read(t, filepath.Join(dir, SegmentName(1)))
 	first := int64(bytes.IndexByte(whole, '\n') + 1) // the head anchors record 1
 	for size := first; size <= int64(len(whole)); size++ {
 		if size > first+100 && size < int64(len(whole))-100 && rand.IntN(8) > 0 {
@@ -104,9 +96,7 @@ func TestCrashAtAnyOffset(t *testing.T) {
 func TestCrashWhileAFileIsBegun(t *testing.T) {
 	for _, content := range []string{"", `{"protocol":"foldgate/tr`, "\x00\x00\x00\x00"} {
 		dir, _ := sample(t, 3)
-		if err := os.WriteFile(filepath.Join(dir, SegmentName(8)), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, SegmentName(8)), content)
 		j := open(t, dir, Options{})
 		call(t, j, "")
 		if err := j.Close(); err != nil {
@@ -298,9 +288,7 @@ func TestLockOfAnOlderVersion(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, lockName)
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	if err := os.WriteFile(path, []byte("4711\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, path, "4711\n")
 	if err := os.Chtimes(path, began, began); err != nil {
 		t.Fatal(err)
 	}

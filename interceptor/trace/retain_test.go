@@ -67,10 +67,7 @@ func TestRetentionCrash(t *testing.T) {
 // files that retention has not.
 func TestDamagedHeadRemovesNothing(t *testing.T) {
 	dir, names := severalFiles(t)
-	good, err := os.ReadFile(filepath.Join(dir, headName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := read(t, filepath.Join(dir, headName))
 	other := fmt.Sprintf(`"first":{"file":%q,"seq":%d,`, names[2], must(SegmentSeq(names[2])))
 	bad := [][]byte{regexp.MustCompile(`"first":\{"file":"[^"]*","seq":1,`).ReplaceAll(good, []byte(other))}
 	for i, c := range good {
@@ -86,9 +83,7 @@ func TestDamagedHeadRemovesNothing(t *testing.T) {
 		if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(to, headName), head, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(to, headName), head)
 		j, err := Open(to, Options{RotateBytes: 4000})
 		if err != nil {
 			t.Fatalf("%s: %v", head, err)
@@ -134,9 +129,7 @@ func TestOldIndexes(t *testing.T) {
 	keep := []string{filepath.Join(dir, "trace-1.jsonl.idx"), filepath.Join(dir, "notes.idx")}
 	drop := []string{file + ".idx", gone + ".idx", gone + ".tmp1234"}
 	for _, path := range append(keep, drop...) {
-		if err := os.WriteFile(path, []byte("fgtidx1"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, "fgtidx1")
 	}
 	open(t, dir, Options{})
 	for _, path := range keep {

@@ -45,15 +45,10 @@ func verify(t *testing.T, dir string) Report {
 
 func edit(t *testing.T, file string, change func([][]byte) [][]byte) {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := read(t, file)
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	lines = change(lines[:len(lines)-1])
-	if err := os.WriteFile(file, bytes.Join(lines, nil), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, bytes.Join(lines, nil))
 }
 
 func TestVerifyAcceptsWhatWasWritten(t *testing.T) {
@@ -68,10 +63,7 @@ func TestVerifyAcceptsWhatWasWritten(t *testing.T) {
 // to name the place.
 func TestTamper(t *testing.T) {
 	other, _ := sample(t, 10)
-	foreign, err := os.ReadFile(filepath.Join(other, SegmentName(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign := read(t, filepath.Join(other, SegmentName(1)))
 	foreignLines := bytes.SplitAfter(foreign, []byte("\n"))
 	for _, c := range []struct {
 		name   string
@@ -114,16 +106,11 @@ func TestTamper(t *testing.T) {
 // TestTamperEveryByte flips each byte of a journal and wants a fault at its line.
 func TestTamperEveryByte(t *testing.T) {
 	dir, file := sample(t, 2)
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := read(t, file)
 	for i := range data {
 		bad := bytes.Clone(data)
 		bad[i] ^= 1
-		if err := os.WriteFile(file, bad, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, file, bad)
 		r := verify(t, dir)
 		line := bytes.Count(data[:i], []byte("\n")) + 1
 		if r.OK() || r.Faults[0].Line != line && (i != len(data)-1 || r.Faults[0].Code != FaultTail) {

@@ -5,7 +5,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,10 +61,7 @@ func TestRunAsTask(t *testing.T) {
 					return llmstub.Reply{Calls: []llmstub.Call{reading("src/scan.go")}}, nil
 				}, returns("it is in a.go, with "+secret)))
 			record := recordFile(t) // of a server that has every task it is asked for
-			text, err := os.ReadFile(g.config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := read(t, g.config)
 			write(t, g.config, strings.Replace(string(text), "upstreams:\n", fakeConfig(record, ""), 1))
 			url := g.http()
 			c := mcpclient.HTTP(url, era, "Authorization", "Bearer "+tokenOf["alice"])

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -194,10 +193,7 @@ func TestRunEnds(t *testing.T) {
 				more := strings.TrimPrefix(x.more, "llm_turns")
 				g, stub, _ := agentGateway(t, api, more, play(x.turns...))
 				if more != x.more {
-					text, err := os.ReadFile(g.config)
-					if err != nil {
-						t.Fatal(err)
-					}
+					text := read(t, g.config)
 					write(t, g.config, strings.Replace(string(text), "model: m,", "model: m, max_turns: 2,", 1))
 				}
 				c := g.connect(ctx, "stdio", mcpclient.Legacy)

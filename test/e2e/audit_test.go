@@ -99,10 +99,7 @@ func TestAuditOfSeveralDirectories(t *testing.T) {
 		}
 		bob := 0
 		for _, f := range files {
-			data, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := read(t, f)
 			if bytes.Contains(data, []byte("said by alice")) {
 				t.Errorf("%s still has what alice said", f)
 			}

@@ -157,10 +157,7 @@ func TestNotificationFlood(t *testing.T) {
 				size, recorded, leftOut := 0, 0, 0
 				files, _ := filepath.Glob(filepath.Join(g.dir, "state", "trace", "*.jsonl"))
 				for _, file := range files {
-					data, err := os.ReadFile(file)
-					if err != nil {
-						t.Fatal(err)
-					}
+					data := read(t, file)
 					size += len(data)
 					recorded += bytes.Count(data, []byte(`"kind":"mcp/notification:notifications/`))
 					for _, m := range regexp.MustCompile(`"left_out":(\d+)`).FindAllSubmatch(data, -1) {
@@ -295,10 +292,7 @@ func TestQuestionFlood(t *testing.T) {
 			files, _ := filepath.Glob(filepath.Join(g.dir, "state", "trace", "*.jsonl"))
 			size, refused := 0, 0
 			for _, file := range files {
-				data, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				data := read(t, file)
 				size += len(data)
 				for _, m := range regexp.MustCompile(`"left_out":(\d+)`).FindAllSubmatch(data, -1) {
 					n, _ := strconv.Atoi(string(m[1]))

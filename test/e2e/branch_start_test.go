@@ -67,18 +67,13 @@ func TestUnusableDatabase(t *testing.T) {
 			own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b, "message": "done"})))
 			g.stop()
 			db := filepath.Join(g.dir, "state", "foldgate.db")
-			good, err := os.ReadFile(db)
-			if err != nil {
-				t.Fatal(err)
-			}
+			good := read(t, db)
 			bad := tt.spoil(t, db, bytes.Clone(good))
-			if err := os.WriteFile(db, bad, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, db, bad)
 			cmd := exec.Command(foldgateBin, "run", "--config", g.config)
 			var stdout, stderr strings.Builder
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
-			err = cmd.Run()
+			err := cmd.Run()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 || stdout.Len() > 0 {
 				t.Errorf("foldgate run: %v, want status 1; stdout %q", err, stdout.String())
@@ -95,7 +90,7 @@ func TestUnusableDatabase(t *testing.T) {
 			if tt.name == "locked" {
 				return
 			}
-			write(t, db, string(good))
+			write(t, db, good)
 			c = g.connect(ctx, "stdio", mcpclient.Legacy)
 			if s := statusOf(t, c, ctx, b); s.Status != "completed" {
 				t.Errorf("the branch is %+v once the file is restored", s)
@@ -144,13 +139,10 @@ func TestFailedStartsKeepBranches(t *testing.T) {
 	defer other.Close()
 	fails("another program has this port", "--listen", other.Addr().String())
 	limits := filepath.Join(g.dir, "state", "budgets.db")
-	good, err := os.ReadFile(limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := read(t, limits)
 	write(t, limits, strings.Repeat("this is a text file\n", 400))
 	fails("budgets.db", "--listen", "127.0.0.1:0")
-	write(t, limits, string(good))
+	write(t, limits, good)
 
 	c = g.connect(ctx, "http", mcpclient.Modern)
 	if s := statusOf(t, c, ctx, b); s.Status != "active" {

@@ -158,10 +158,7 @@ func runScenario(t *testing.T, scenario, revision string, play func(suiteTask) e
 	files, _ := filepath.Glob(filepath.Join(out, "*", "checks.json"))
 	deeper, _ := filepath.Glob(filepath.Join(out, "*", "*", "checks.json")) // the name of the scenario has a slash
 	for _, file := range slices.Concat(files, deeper) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := read(t, file)
 		var checks []struct{ ID, Status, Description, ErrorMessage string }
 		if err := json.Unmarshal(text, &checks); err != nil {
 			t.Fatal(err)

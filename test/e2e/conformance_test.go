@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -153,10 +152,7 @@ func (s suite) run(t *testing.T, url string) []check {
 	}
 	var checks []check
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := read(t, file)
 		var list []struct{ ID, Status, ErrorMessage string }
 		if err := json.Unmarshal(text, &list); err != nil {
 			t.Fatalf("%s: %v", file, err)

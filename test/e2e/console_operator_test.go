@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -203,9 +202,7 @@ console: {listen: "127.0.0.1:0"}
 	if out, code := g.operate("trace", "verify", "--export", archive, "--anchor", head); code != 0 || !strings.Contains(out, ": ok") {
 		t.Errorf("trace verify --export: %d %s", code, out)
 	}
-	if err := os.WriteFile(archive, []byte(strings.Replace(string(text), "around", "AROUND", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, archive, strings.Replace(string(text), "around", "AROUND", 1))
 	if out, code := g.operate("trace", "verify", "--export", archive); code != 1 {
 		t.Errorf("trace verify of a changed export: %d %s", code, out)
 	}

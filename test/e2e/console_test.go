@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -420,10 +419,7 @@ func TestConsoleLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(g.dir, "state", "trace", names[0])
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, file)
 	write(t, file, strings.Replace(string(text), `"note.txt"`, `"other.tx"`, 1))
 	base, first = g.runConsole("--listen", "127.0.0.1:0")
 	a.base, a.link = base, first

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -328,9 +327,7 @@ func TestLateProgress(t *testing.T) {
 		call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__log","arguments":{"method":"notifications/progress","params":{"progressToken":"own","progress":1,"message":"@@"},"fill":500,"ms":300,"branch_id":%q},"_meta":{"progressToken":"\u006fwn"}}`, own))
 		tool(t, c, ctx, "fake__text", fmt.Sprintf(`{"text":"x","branch_id":%q}`, other))
 		until(t, "the progress comes", func() bool { return len(g.trace("--kind", "mcp/notification:notifications/progress")) == 1 })
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, file, "")
 		if _, err := wait(); err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,10 +38,7 @@ func TestErasure(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range files {
-			data, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := read(t, f)
 			n += strings.Count(string(data), "Mustermann")
 		}
 		return n

@@ -279,11 +279,4 @@ func runGemini(t *testing.T, r *hostRun) {
 const geminiJS = "@google/gemini-cli/bundle/gemini.js"
 
 // content returns a file's text.
-func content(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
+func content(t *testing.T, file string) string { return string(read(t, file)) }

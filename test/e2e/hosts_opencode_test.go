@@ -75,10 +75,7 @@ func (o opencode) run(t *testing.T, r *hostRun) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	definition, err := os.ReadFile(filepath.Join(root, "docs", "hosts", "opencode", "fold-explorer.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	definition := read(t, filepath.Join(root, "docs", "hosts", "opencode", "fold-explorer.md"))
 	agents := filepath.Join(r.work, ".opencode", "agents")
 	if err := os.MkdirAll(agents, 0o755); err != nil {
 		t.Fatal(err)

@@ -227,10 +227,7 @@ func (r *hostRun) fixtureLines(t *testing.T) []string {
 	t.Helper()
 	var lines []string
 	for _, name := range fixtures.Names {
-		text, err := os.ReadFile(filepath.Join(r.work, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := read(t, filepath.Join(r.work, name))
 		for line := range strings.Lines(string(text)) {
 			if line = strings.TrimSpace(line); len(line) >= 16 {
 				lines = append(lines, line)

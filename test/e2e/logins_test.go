@@ -654,18 +654,13 @@ func TestStoredLogins(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "key")); err == nil {
 		t.Error("there is a key file beside the key of the configuration")
 	}
-	sealed, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	sealed := read(t, files[0])
 	g.loggedIn("fake", "--principal", "bob")
 	for _, file := range files { // alice's login under bob's name
 		others, _ := filepath.Glob(filepath.Join(dir, "fake@*"))
 		for _, other := range others {
 			if other != file && !strings.HasSuffix(other, ".lock") && !slices.Contains(files, other) {
-				if err := os.WriteFile(other, sealed, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				write(t, other, sealed)
 			}
 		}
 	}

@@ -229,10 +229,7 @@ func TestMainJob(t *testing.T) {
 		used, crossed := tokens(t, mainDescription+"\n"+mainPrompt), 0
 		for i, name := range fixtures.Names {
 			m := tool(t, c, ctx, "files__read_file", jsonText(map[string]any{"path": name, "branch_id": b.BranchID}))
-			disk, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			disk := read(t, filepath.Join(dir, name))
 			got := parseResult(t, m).Content[0].Text
 			if want := string(disk); i != 6 && got != want {
 				t.Errorf("%s arrived with %d bytes, has %d on disk; they differ", name, len(got), len(want))

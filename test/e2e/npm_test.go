@@ -5,7 +5,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -194,10 +193,7 @@ func TestNPMBranch(t *testing.T) {
 	for i := range 3 {
 		path := filepath.Join(dir, fmt.Sprint(i, ".txt"))
 		m := tool(t, c, ctx, "fs__read_text_file", jsonText(map[string]any{"branch_id": b.BranchID, "path": path}))
-		disk, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		disk := read(t, path)
 		if got := parseResult(t, m).Content[0].Text; got != string(disk) {
 			t.Errorf("file %d differs: %.200q", i, got)
 		}

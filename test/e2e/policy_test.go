@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -200,10 +199,7 @@ func TestPolicyWarns(t *testing.T) {
 				t.Errorf("prompts/get = %s", m.Result)
 			}
 			tool(t, g.as(t, url, era, "alice"), ctx, "fake__progress", `{"count":1}`) // outside of a branch
-			text, err := os.ReadFile(g.config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := read(t, g.config)
 			write(t, g.config, strings.Replace(string(text), "action: warn", "action: refuse", 1))
 			until(t, "the policy is in force", func() bool { return !slices.Contains(names(t, bob, "tools/list", "tools", "name"), "fake__pid") })
 			if m, err := bob.Call(ctx, "tools/call", `{"name":"fake__pid","arguments":{}}`); err != nil || !strings.Contains(string(m.Result)+string(m.Error), "Unknown tool: fake__pid") {

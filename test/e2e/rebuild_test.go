@@ -125,10 +125,7 @@ func TestRebuild(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatal("no trace", err)
 	}
-	kept, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := read(t, files[0])
 	lines := strings.SplitAfter(string(kept), "\n")
 	write(t, files[0], strings.Join(append(lines[:10:10], lines[20:]...), ""))
 	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " lacks the records 11 to 20,") {

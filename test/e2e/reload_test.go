@@ -502,10 +502,7 @@ func TestNewSecretsLeaveKeptTexts(t *testing.T) {
 		t.Errorf("after the reload the list is %.500s", got)
 	}
 	g.stop()
-	journal, err := os.ReadFile(filepath.Join(g.dir, "state", "trace", "trace-000000000000001.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	journal := read(t, filepath.Join(g.dir, "state", "trace", "trace-000000000000001.jsonl"))
 	before, after, found := strings.Cut(string(journal), `"event":"reload"`)
 	if !found || !strings.Contains(before, c.Name) || strings.Contains(after, token) {
 		t.Errorf("the trace has a reload: %v, the text before it: %v, after it: %v", found, strings.Contains(before, c.Name), strings.Contains(after, token))

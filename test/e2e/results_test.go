@@ -155,10 +155,7 @@ func TestPagesAreTheText(t *testing.T) {
 				page = text[at[2]:at[3]]
 			}
 		}
-		want, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := read(t, filepath.Join(dir, name))
 		if strings.TrimSpace(got.String()) != strings.TrimSpace(string(want)) {
 			t.Errorf("%s: the pages together are not the file", name)
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -189,9 +188,7 @@ func TestWorkflowCheck(t *testing.T) {
 	file := filepath.Join(g.dir, "bad.yaml")
 	text := signalsConfig("x", "    on_unknown: maybe\n      ")
 	text = strings.Replace(text, "$.arguments.platform", "platform", 1)
-	if err := os.WriteFile(file, []byte(strings.TrimRight(text, " ")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, strings.TrimRight(text, " "))
 	cmd := g.command("check")
 	cmd.Args[len(cmd.Args)-1] = file
 	cmd.Stderr = nil
