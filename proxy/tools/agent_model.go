@@ -52,7 +52,7 @@ func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message)
 		ctx, cancel = context.WithTimeout(ctx, lastTurn)
 		defer cancel()
 	}
-	c, most := a.ask(r, next)
+	c, most := a.newTurn(r, next)
 	c.Outcome.Late = lease == nil
 	res, err := a.t.chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		reply, err := a.turn(ctx, c, r, most)
@@ -99,9 +99,9 @@ func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message)
 	return answer, nil
 }
 
-// ask begins the call of a turn, with what is new in the request, and returns the most tokens that the turn
+// newTurn begins the call of a turn, with what is new in the request, and returns the most tokens that the turn
 // can use, as far as known.
-func (a *agent) ask(r *runner.Request, next runner.Message) (c *interceptor.Call, most int) {
+func (a *agent) newTurn(r *runner.Request, next runner.Message) (c *interceptor.Call, most int) {
 	a.mu.Lock()
 	a.turns++
 	a.last = time.Now()
@@ -121,7 +121,7 @@ func (a *agent) ask(r *runner.Request, next runner.Message) (c *interceptor.Call
 			sent += a.t.Counter.Count(tool.Name) + a.t.Counter.Count(tool.Description) + a.t.Counter.CountBytes(tool.Schema)
 		}
 	}
-	c = a.call(fmt.Sprintf("turn %d", turn), "sampling/createMessage")
+	c = a.newCall(fmt.Sprintf("turn %d", turn), "sampling/createMessage")
 	c.Origin.Direction, c.Target.Metered, c.Target.To = interceptor.FromUpstream, false, "model:"+a.llm.Model
 	c.Target.Control = true // the last turn is in a branch that may have ended
 	c.Target.Params = rawjson.Marshal(params)

@@ -73,8 +73,8 @@ func (a *agent) caller() folding.Caller {
 	return c
 }
 
-// call begins a call of the run.
-func (a *agent) call(id, method string) *interceptor.Call {
+// newCall begins a call of the run.
+func (a *agent) newCall(id, method string) *interceptor.Call {
 	return &interceptor.Call{
 		Origin:      derived(a.parent.Call, a.branch.ID+"/"+id),
 		Target:      interceptor.Target{Method: method, Metered: true},
@@ -109,7 +109,7 @@ func (a *agent) Call(ctx context.Context, name string, arguments json.RawMessage
 
 // do makes a call of a tool in the branch.
 func (a *agent) do(ctx context.Context, shown string, arguments json.RawMessage) (*interceptor.Result, error) {
-	c := a.call(fmt.Sprint(a.calls.Add(1)), "tools/call")
+	c := a.newCall(fmt.Sprint(a.calls.Add(1)), "tools/call")
 	if c.Target.Name, c.Target.Arguments = shown, arguments; shown == "branch_create" || shown == runner.ReturnTool {
 		c.Origin.Thread = agentThread
 	}
