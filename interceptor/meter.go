@@ -106,14 +106,14 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	if tokens.Delivered = granted; granted == want {
 		return res, nil
 	}
-	return c.deliverLess(ctx, tm, res, granted, spent, outcome)
+	return c.deliverLess(ctx, tm, res, spent, outcome)
 }
 
-// deliverLess returns what fits into the tokens granted of a result that needs more: the result
+// deliverLess returns what fits into the tokens of a result that were granted, Tokens.Delivered: the result
 // made smaller, or cut. spent is the limit that ran out. If it is nil, the branch ran out: then a cut
 // ends the call, with outcome, and the branch.
-func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, granted int, spent *limits.ExceededError, outcome folding.CallOutcome) (*Result, error) {
-	o, branch := &c.Outcome, c.Attribution.Branch
+func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, spent *limits.ExceededError, outcome folding.CallOutcome) (*Result, error) {
+	o, branch, granted := &c.Outcome, c.Attribution.Branch, c.Outcome.Tokens.Delivered
 	if o.Shrink != nil { // only now it is known how much is left
 		if small := o.Shrink(granted); small != nil && tm.Result(small) <= granted {
 			o.Tokens.Delivered = tm.Result(small)
