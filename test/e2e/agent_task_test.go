@@ -25,9 +25,7 @@ type taskState struct {
 // state checks the members that every state of a task has.
 func (s taskState) state(t *testing.T, raw json.RawMessage, era mcpclient.Era) taskState {
 	t.Helper()
-	if err := json.Unmarshal(raw, &s); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, raw, &s)
 	ttl, poll := s.TTL, s.PollInterval
 	if era == mcpclient.Modern {
 		ttl, poll = s.TTLMs, s.PollIntervalMs
@@ -93,9 +91,7 @@ func TestRunAsTask(t *testing.T) {
 					return s
 				}
 				var made struct{ Task json.RawMessage }
-				if err := json.Unmarshal(m.Result, &made); err != nil {
-					t.Fatal(err)
-				}
+				unmarshal(t, m.Result, &made)
 				return taskState{}.state(t, made.Task, era)
 			}
 			get := func(id string) taskState {

@@ -117,9 +117,7 @@ type prefix struct{ tools, messages string }
 func cacheable(t *testing.T, r llmstub.Request) prefix {
 	t.Helper()
 	var body struct{ Tools, Messages json.RawMessage }
-	if err := json.Unmarshal(r.Body, &body); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, r.Body, &body)
 	return prefix{compact(t, body.Tools), compact(t, body.Messages)}
 }
 
@@ -399,9 +397,7 @@ func TestProgressOfARun(t *testing.T) {
 		c := g.unstarted(transport, era)
 		var heard noted
 		c.Handle = heard.handle(nil)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		_, wait, err := c.Send(ctx, "tools/call", `{"name":"branch_create","arguments":{"description":"look","run":true},"_meta":{"progressToken":"p"}}`)
 		if err != nil {
 			t.Fatal(err)

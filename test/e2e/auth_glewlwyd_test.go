@@ -8,7 +8,6 @@ import (
 	"crypto/rsa"
 	"database/sql"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -100,9 +99,7 @@ database = { type = "sqlite3"; path = %[3]q; };
 	})
 	w.must(w.admin, "POST", "/api/auth/", map[string]any{"username": "admin", "password": "password"})
 	var users map[string]any // the backend of users gets the property department
-	if err := json.Unmarshal([]byte(w.must(w.admin, "GET", "/api/mod/user/database", nil)), &users); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(w.must(w.admin, "GET", "/api/mod/user/database", nil)), &users)
 	users["parameters"].(map[string]any)["data-format"].(map[string]any)["department"] = map[string]any{"multiple": false, "read": true, "write": true}
 	w.must(w.admin, "PUT", "/api/mod/user/database", users)
 	w.must(w.admin, "PUT", "/api/mod/user/database/reset", nil)

@@ -190,9 +190,7 @@ func TestPrincipalsShareNoConnection(t *testing.T) {
 				for c, heard := range map[*mcpclient.Client]*noted{alice: &hers, bob: &his} {
 					c.Capabilities = `{"elicitation":{}}`
 					c.Handle = heard.handle(echoAnswer(func(string) {}))
-					if _, err := c.Start(ctx); err != nil {
-						t.Fatal(err)
-					}
+					startHost(t, ctx, c)
 					g.closes(c)
 					call(t, c, ctx, "tools/list", `{}`)
 					if era == mcpclient.Modern {

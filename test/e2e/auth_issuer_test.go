@@ -40,9 +40,7 @@ func bearer(token string) http.Header { return http.Header{"Authorization": {"Be
 func (g *gateway) host(t *testing.T, at string, era mcpclient.Era, token string) *mcpclient.Client {
 	t.Helper()
 	c := mcpclient.HTTP(at, era, "Authorization", "Bearer "+token)
-	if _, err := c.Start(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, testContext(t), c)
 	g.closes(c)
 	return c
 }

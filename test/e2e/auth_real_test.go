@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"html"
 	"io"
@@ -407,9 +406,7 @@ func keyOf(t *testing.T, token string) string {
 		t.Fatal(err)
 	}
 	var header struct{ Kid string }
-	if err := json.Unmarshal(text, &header); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, text, &header)
 	return header.Kid
 }
 

@@ -141,9 +141,7 @@ func TestBatchProgressAndCancel(t *testing.T) {
 		}
 		return nil, nil
 	}
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	m := call(t, c, ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":10},{"ms":10500}],"parallel":1},"_meta":{"progressToken":"p1"}}`)
 	mu.Lock()
 	if !strings.Contains(said(t, m), "[2 calls, ") || len(progress) != 2 || progress[0] != 1 || progress[1] <= 1 || progress[1] >= 2 {

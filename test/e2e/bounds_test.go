@@ -147,9 +147,7 @@ func TestNotificationFlood(t *testing.T) {
 					got.Add(1)
 					return nil, nil
 				}
-				if _, err := c.Start(ctx); err != nil {
-					t.Fatal(err)
-				}
+				startHost(t, ctx, c)
 				tool(t, c, ctx, "fake__"+name, args)
 				until(t, "all notifications arrive", func() bool { return got.Load() >= flood })
 				text(t, c, ctx, "fake__text", `{"text":"y"}`)
@@ -275,9 +273,7 @@ func TestQuestionFlood(t *testing.T) {
 				}
 				return json.RawMessage(`{}`), nil
 			}
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			var lines strings.Builder
 			for n := range flood {
 				fmt.Fprintf(&lines, `{"jsonrpc":"2.0","id":"q%d","method":%q,"params":{"message":"?"}}`+"\n", n, method)

@@ -78,9 +78,7 @@ folding: {max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000,
 			_, _ = c.Start(ctx)
 			kill()
 		} else {
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			v.check(t, ctx, g, c)
 			v.work(ctx, c, func() { time.AfterFunc(time.Duration(rand.IntN(150_000))*time.Microsecond, kill) })
 		}

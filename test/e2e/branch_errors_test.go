@@ -229,9 +229,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	call(t, c, ctx, "tools/list", `{}`)
 	b := create(t, c, ctx, map[string]any{"budget": 32768})
 	received := tokens(t, "work")

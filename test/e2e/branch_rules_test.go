@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -28,9 +27,7 @@ func TestRequiredSessionID(t *testing.T) {
 					InputSchema struct{ Required []string }
 				}
 			}
-			if err := json.Unmarshal(call(t, c, ctx, "tools/list", `{}`).Result, &list); err != nil {
-				t.Fatal(err)
-			}
+			unmarshal(t, call(t, c, ctx, "tools/list", `{}`).Result, &list)
 			for _, tool := range list.Tools {
 				if tool.Name == "branch_create" && !slices.Equal(tool.InputSchema.Required, []string{"description", "session_id"}) {
 					t.Errorf("branch_create requires %v", tool.InputSchema.Required)

@@ -85,9 +85,7 @@ func TestSessionEnds(t *testing.T) {
 			} else {
 				c = mcpclient.HTTP(g.http(), tt.era)
 			}
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			call(t, c, ctx, "tools/list", `{}`)
 			var path []string
 			for i := range 3 {
@@ -317,9 +315,7 @@ func TestDeletedSessionSaysSo(t *testing.T) {
 	url := g.http()
 	c := mcpclient.HTTP(url, mcpclient.Legacy)
 	defer func() { _ = c.Close() }() // the session is gone
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":50000}}`)
 	if err != nil {
 		t.Fatal(err)

@@ -114,9 +114,7 @@ func TestFailedStartsKeepBranches(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it is killed before, unless a step fails
 	until(t, "the gateway listens", func() bool { return listening.MatchString(out.String()) })
 	c := mcpclient.HTTP(listening.FindStringSubmatch(out.String())[1], mcpclient.Modern)
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	b := create(t, c, ctx, map[string]any{}).BranchID
 	_ = c.Close()
 	_ = cmd.Process.Kill()

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,9 +21,7 @@ var declaredSets = []string{
 // canTools returns the tools that the fake upstream has for these capabilities, as hosts see them.
 func canTools(t *testing.T, declared string) (want []string) {
 	var all map[string]map[string]any
-	if err := json.Unmarshal([]byte(declared), &all); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(declared), &all)
 	for name, members := range all {
 		want = append(want, "fake__can-"+name)
 		for member := range members {
@@ -62,9 +59,7 @@ func TestHostsSeeWhatTheyCanCall(t *testing.T) {
 							c := mcpclient.HTTP(url, era)
 							c.Capabilities = declared
 							g.closes(c)
-							if _, err := c.Start(ctx); err != nil {
-								t.Fatal(err)
-							}
+							startHost(t, ctx, c)
 							want := canTools(t, declared)
 							if got := seenCanTools(t, c); !slices.Equal(got, want) {
 								t.Errorf("a host with %s sees %q, want %q", declared, got, want)

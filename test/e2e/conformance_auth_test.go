@@ -160,9 +160,7 @@ func runScenario(t *testing.T, scenario, revision string, play func(suiteTask) e
 	for _, file := range slices.Concat(files, deeper) {
 		text := read(t, file)
 		var checks []struct{ ID, Status, Description, ErrorMessage string }
-		if err := json.Unmarshal(text, &checks); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, text, &checks)
 		for _, c := range checks {
 			switch c.Status {
 			case "SUCCESS":
@@ -192,9 +190,7 @@ func logInAndCall(t *testing.T, scenario string, task suiteTask) error {
 		At     string `json:"idp_token_endpoint"`
 	}
 	if len(task.Context) > 0 {
-		if err := json.Unmarshal(task.Context, &context); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, task.Context, &context)
 	}
 	auth := `authorization_code: {client_metadata_url: "https://conformance-test.local/client-metadata.json"}`
 	switch {

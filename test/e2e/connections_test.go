@@ -155,9 +155,7 @@ func TestIdleConnectionOfAQuestion(t *testing.T) {
 		}
 		return []byte(`{}`), nil
 	}
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	pid = pidOf(t, c, ctx, "fake__pid")
 	tool(t, c, ctx, "fake__elicit", `{"params":{"message":"?"}}`)
 	until(t, "the idle process ends", func() bool { return gone(pid) })

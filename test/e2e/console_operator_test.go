@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -207,9 +206,7 @@ console: {listen: "127.0.0.1:0"}
 		t.Errorf("trace verify of a changed export: %d %s", code, out)
 	}
 	var all []map[string]any
-	if err := json.Unmarshal([]byte(g.output("pins", "--json")), &all); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(g.output("pins", "--json")), &all)
 	if !slices.ContainsFunc(all, func(p map[string]any) bool {
 		return p["name"] == "pay" && p["state"] == "approved" && p["by"] == "oscar"
 	}) {

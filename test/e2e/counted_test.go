@@ -371,9 +371,7 @@ func TestSamplingIsCounted(t *testing.T) {
 		}
 		return json.RawMessage(`{"role":"assistant","model":"m","content":{"type":"text","text":"` + strings.Repeat("horse ", 3000) + `"}}`), nil
 	}
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	call(t, c, ctx, "tools/list", `{}`)
 	b := create(t, c, ctx, map[string]any{"budget": 1000}).BranchID
 	m, err := c.Call(ctx, "tools/call", `{"name":"fake__sample","arguments":{"params":{"messages":[],"maxTokens":10},"branch_id":"`+b+`"}}`)
@@ -678,9 +676,7 @@ func TestLateMessagesAreCounted(t *testing.T) {
 	status := func() int {
 		m := call(t, c, ctx, "tools/call", `{"name":"branch_status","arguments":{"branch_id":"`+child+`"},"_meta":{"io.github.foldgate/branch_id":"`+p+`"}}`)
 		var seen struct{ StructuredContent struct{ Message string } }
-		if err := json.Unmarshal(m.Result, &seen); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, m.Result, &seen)
 		return zebras([]byte(seen.StructuredContent.Message))
 	}
 	if first, again, s := status(), status(), statusOf(t, c, ctx, p); first > 400 || again > 0 || s.Reason != "budget_exhausted" {

@@ -42,9 +42,7 @@ func TestFakeserverDirect(t *testing.T) {
 			}
 			return nil, nil
 		}
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		if got := text(t, c, ctx, "echo", `{"n":9007199254740993}`); !strings.Contains(got, `{"n":9007199254740993}`) {
 			t.Errorf("echo = %s", got)
 		}

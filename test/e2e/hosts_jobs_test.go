@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -261,9 +260,7 @@ func (r *hostRun) charged(t *testing.T, h host, g *gateway) map[string][]string 
 				Meta struct{ ThreadID string } `json:"_meta"`
 			}
 		}
-		if err := json.Unmarshal(rec.Payload, &p); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, rec.Payload, &p)
 		if p.Params.Name != readTool {
 			continue
 		}

@@ -89,9 +89,7 @@ func TestNothingLeaks(t *testing.T) {
 		c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
 			return json.RawMessage(`{"action":"decline"}`), nil
 		}
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		for _, e := range exits(secret, era) {
 			before := len(c.Received())
 			if _, err := c.Call(ctx, e.method, e.params); err != nil {

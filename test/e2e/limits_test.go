@@ -87,9 +87,7 @@ func leftOf(t *testing.T, c *mcpclient.Client, ctx context.Context, limit string
 		}
 	}
 	m := tool(t, c, ctx, "branch_status", `{"session_id":"none"}`)
-	if err := json.Unmarshal([]byte(said(t, m)), &out); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(said(t, m)), &out)
 	for _, l := range out.Limits {
 		if l.Limit == limit {
 			return l.TokensLeft
@@ -157,9 +155,7 @@ func TestLimitOfMain(t *testing.T) {
 		}
 		if stateless && transport == "http" { // connecting anew lifts nothing
 			again := spender{c: mcpclient.HTTP(g.url, era)}
-			if _, err := again.c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, again.c)
 			if _, refused, err := again.call(ctx, "fake__text", `{"text":"@@","fill":250}`, ""); err != nil || refused == nil {
 				t.Errorf("a new connection: %v %v", refused, err)
 			}
@@ -495,9 +491,7 @@ func killedUnderLimits(t *testing.T, more string) {
 		h := newGateway(t, limited(t, limits, more))
 		other.c = h.stdio(mcpclient.Modern)
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := other.c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, other.c)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -526,9 +520,7 @@ func killedUnderLimits(t *testing.T, more string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		check(ctx, c)
 		s := spender{c: c}
 		var once sync.Once

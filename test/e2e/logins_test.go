@@ -154,9 +154,7 @@ func TestLoginAttacksAreRecorded(t *testing.T) {
 	g := newGateway(t, byPerson(gd, "", ""))
 	c := g.unstarted("http", mcpclient.Legacy)
 	c.Capabilities = `{"elicitation":{"url":{}}}`
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	m, err := c.Call(ctx, "tools/call", `{"name":"fake__echo","arguments":{"n":1}}`)
 	var invited struct {
 		Data struct{ Elicitations []struct{ URL string } }
@@ -717,9 +715,7 @@ func TestLoginByURL(t *testing.T) {
 		g := newGateway(t, byPerson(gd, "", ""))
 		c := g.unstarted(transport, era)
 		c.Capabilities = `{"elicitation":{"url":{}}}`
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		// ask returns the URL that a call is answered with.
 		ask := func(params string) string {
 			m, err := c.Call(ctx, "tools/call", params)
@@ -800,9 +796,7 @@ func TestLoginByURL(t *testing.T) {
 	g := newGateway(t, principals()+byPerson(newGuarded(t, newAuthServer(t)), "", ""))
 	c := mcpclient.HTTP(g.http(), mcpclient.Legacy, "Authorization", "Bearer "+tokenOf["alice"])
 	c.Capabilities = `{"elicitation":{"url":{}}}`
-	if _, err := c.Start(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, testContext(t), c)
 	g.closes(c)
 	if said := refused(t, tool(t, c, testContext(t), "fake__echo", `{}`)); said.Error.Code != "login_required" { // the browser could be another principal's
 		t.Errorf("with principals: %+v", said)

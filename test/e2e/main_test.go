@@ -101,6 +101,14 @@ func write[T string | []byte](t testing.TB, file string, text T) {
 	}
 }
 
+// unmarshal decodes JSON.
+func unmarshal(t testing.TB, raw []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(raw, into); err != nil {
+		t.Fatalf("%v: %.500s", err, raw)
+	}
+}
+
 // read returns what a file holds.
 func read(t testing.TB, file string) []byte {
 	t.Helper()
@@ -211,6 +219,14 @@ func (g *gateway) background(pattern *regexp.Regexp, args ...string) (pid int, s
 		case <-deadline:
 			g.t.Fatalf("foldgate %s printed no address within 60 s", args[0])
 		}
+	}
+}
+
+// startHost opens the session of a host.
+func startHost(t testing.TB, ctx context.Context, c *mcpclient.Client) {
+	t.Helper()
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
 	}
 }
 

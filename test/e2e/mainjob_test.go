@@ -347,9 +347,7 @@ func TestBranchIDStaysHere(t *testing.T) {
 			var m struct {
 				Params struct{ Arguments json.RawMessage }
 			}
-			if err := json.Unmarshal([]byte(line), &m); err != nil {
-				t.Fatal(err)
-			}
+			unmarshal(t, []byte(line), &m)
 			got = append(got, string(m.Params.Arguments))
 			if strings.Contains(line, b.BranchID) {
 				t.Errorf("the upstream got the branch id: %s", line)

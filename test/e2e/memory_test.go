@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -92,9 +91,7 @@ func TestMemories(t *testing.T) {
 					Left          string `json:"left_out"`
 				}
 			}
-			if err := json.Unmarshal(records[0].Payload, &p); err != nil {
-				t.Fatal(err)
-			}
+			unmarshal(t, records[0].Payload, &p)
 			if len(p.Items) != 3 || p.Items[0].Source != "mem_sure" || p.Items[0].Trust != "trusted" || p.Items[1].Warnings == nil || (p.Items[1].Left == "injection") != (on == "block") || p.Items[2].Trust != "untrusted" {
 				t.Errorf("the provenance is %s", records[0].Payload)
 			}
@@ -187,9 +184,7 @@ func TestExtraction(t *testing.T) {
 				Calls int
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, []byte(line), &m)
 		patterns[m.Type+" "+m.Outcome+" "+m.Reason]++
 		if !strings.HasPrefix(m.Description, "task ") || m.Lesson == "" || m.Tokens == 0 || m.Budget != 300 || len(m.Tools) != 1 || m.Tools[0].Tool != "fake text" || len(m.Evidence) < 3 {
 			t.Errorf("extracted %s", line)

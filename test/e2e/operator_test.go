@@ -194,9 +194,7 @@ func TestNoOperatorOnStdio(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakes("fake")+"results: {main_threshold: 8000}\n")
 	c := g.stdio(mcpclient.Legacy)
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	create(t, c, ctx, map[string]any{})
 	for _, args := range [][]string{{"branches"}, {"reload"}, {"budgets"}, {"branches", "end", unknownBranch}} {
 		if out, code := g.operate(args...); code != 1 || !strings.Contains(out, "A gateway on standard input and output takes none") {

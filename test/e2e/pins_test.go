@@ -329,9 +329,7 @@ func TestPinsOfSeveralGateways(t *testing.T) {
 	}
 	until(t, "none sees the tool", func() bool { return slices.Equal(lists(), []string{"false <nil>"}) })
 	var pins []pinned
-	if err := json.Unmarshal([]byte(g.output("pins", "--json")), &pins); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(g.output("pins", "--json")), &pins)
 	states := map[string]int{}
 	for _, p := range pins {
 		states[p.State]++

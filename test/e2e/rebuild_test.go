@@ -80,9 +80,7 @@ func TestRebuild(t *testing.T) {
 	}
 	used := func() map[string]int64 {
 		var states []control.Budget
-		if err := json.Unmarshal([]byte(g.output("budgets", "--json")), &states); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, []byte(g.output("budgets", "--json")), &states)
 		of := map[string]int64{}
 		for _, s := range states {
 			if s.Tokens > 0 {
@@ -206,9 +204,7 @@ func TestRebuildIsExact(t *testing.T) {
 							}
 							return json.RawMessage(`{"action":"accept","content":{"x":"yes"},"role":"assistant","model":"m"}`), nil
 						}
-						if _, err := c.Start(ctx); err != nil {
-							t.Fatal(err)
-						}
+						startHost(t, ctx, c)
 						u := &user{t: t, ctx: ctx, c: c, rand: rand.New(rand.NewPCG(seed, uint64(round*100+i*10+j)))}
 						wait := fmt.Sprintf("%s.wait%d.", record, pending) // never made
 						wg.Go(func() {
@@ -255,9 +251,7 @@ func TestRebuildIsExact(t *testing.T) {
 				g := gateways[0]
 				g.http()
 				var states []control.Budget
-				if err := json.Unmarshal([]byte(g.output("budgets", "--json")), &states); err != nil {
-					t.Fatal(err)
-				}
+				unmarshal(t, []byte(g.output("budgets", "--json")), &states)
 				for _, s := range states {
 					at[s.Limit+" tokens of "+s.Subject], at[s.Limit+" calls of "+s.Subject] = s.TokensUsed, s.CallsUsed
 				}
@@ -307,9 +301,7 @@ func TestRebuildOfAFlood(t *testing.T) {
 		g.stop() // what is reserved goes back
 		g.http()
 		var states []control.Budget
-		if err := json.Unmarshal([]byte(g.output("budgets", "--json")), &states); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, []byte(g.output("budgets", "--json")), &states)
 		g.stop()
 		of := map[string]int64{}
 		for _, s := range states {

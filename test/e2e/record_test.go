@@ -417,9 +417,7 @@ func TestHeadsOfRecordsAreBounded(t *testing.T) {
 	n := 0
 	for line := range strings.Lines(g.output("trace", "--format", "jsonl")) {
 		var r map[string]json.RawMessage
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, []byte(line), &r)
 		delete(r, "payload")
 		n++
 		for member, value := range r {

@@ -66,9 +66,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		}
 		return nil, nil
 	}
-	if _, err := watcher.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, watcher)
 	g.closes(watcher)
 	if err := watcher.Listen(); err != nil {
 		t.Fatal(err)
@@ -320,9 +318,7 @@ func TestReloadOfPrincipals(t *testing.T) {
 	at := g.http()
 	host := func(principal string) *mcpclient.Client { // its token does not last until the end
 		c := mcpclient.HTTP(at, mcpclient.Legacy, "Authorization", "Bearer "+tokenOf[principal])
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -397,9 +393,7 @@ func TestReloadEndsBatches(t *testing.T) {
 				at := g.http()
 				alice := g.as(t, at, era, "alice")
 				bob := mcpclient.HTTP(at, era, "Authorization", "Bearer "+tokenOf["bob"]) // its token does not last until the end
-				if _, err := bob.Start(ctx); err != nil {
-					t.Fatal(err)
-				}
+				startHost(t, ctx, bob)
 				t.Cleanup(func() { _ = bob.Close() })
 				kept := create(t, alice, ctx, map[string]any{}).BranchID
 				in := ""
@@ -481,9 +475,7 @@ func TestNewSecretsLeaveKeptTexts(t *testing.T) {
 		t.Helper()
 		c := mcpclient.HTTP(g.http(), mcpclient.Legacy, "Authorization", "Bearer "+tokenOf["alice"])
 		c.Name = "agent-of-" + token
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		g.closes(c)
 		return c
 	}

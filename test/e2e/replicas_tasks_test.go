@@ -32,9 +32,7 @@ func TestTasksBehindReplicas(t *testing.T) {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
 			c := f.host(f.url, era, n, `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`)
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			asked := ""
 			if era == mcpclient.Legacy {
 				asked = `,"task":{}`
@@ -92,9 +90,7 @@ func TestTasksBehindReplicas(t *testing.T) {
 			}
 			// Others know nothing of the task, wherever they ask.
 			other := f.host(f.url, era, n+2, `{}`)
-			if _, err := other.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, other)
 			for range f.all {
 				if m, err := other.Call(ctx, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, id)); err != nil || m.Error == nil {
 					t.Errorf("tasks/get of another principal = %s, %v", m.Result, err)

@@ -278,9 +278,7 @@ func TestReplicasAreOneGateway(t *testing.T) {
 			var heard noted
 			answer := echoAnswer(func(string) {})
 			c.Handle = heard.handle(answer)
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			if era == mcpclient.Legacy {
 				if !regexp.MustCompile(`^ses_[0-9a-z]{5}_`).MatchString(c.Session()) {
 					t.Errorf("session %s does not name its replica", c.Session())
@@ -468,9 +466,7 @@ func TestReplicasBehindBalancers(t *testing.T) {
 			var all []*spender
 			for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern, mcpclient.Modern} {
 				s := &spender{c: f.host(at, era, 2, "{}")}
-				if _, err := s.c.Start(ctx); err != nil {
-					t.Fatal(err)
-				}
+				startHost(t, ctx, s.c)
 				all = append(all, s)
 			}
 			spendAll(t, ctx, all)
@@ -487,9 +483,7 @@ func TestReplicasBehindBalancers(t *testing.T) {
 func (f *fleet) mainJob(t *testing.T, c *mcpclient.Client) {
 	t.Helper()
 	ctx := testContext(t)
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	b := own[created](t, tool(t, c, ctx, "branch_create", jsonText(map[string]any{"description": mainDescription, "prompt": mainPrompt, "budget": 100000})))
 	used := tokens(t, mainDescription+"\n"+mainPrompt)
 	for _, name := range fixtures.Names {
@@ -508,9 +502,7 @@ func (f *fleet) crowd(t *testing.T, at string, era mcpclient.Era, n int) {
 	c := f.host(at, era, n, `{"elicitation":{}}`)
 	answer := echoAnswer(func(string) {})
 	c.Handle = answer
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	var asking sync.WaitGroup
 	for i := range crowd {
 		asking.Go(func() {

@@ -47,9 +47,7 @@ func TestKilledWhileStoring(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		readsWhole(t, ctx, c, all)
 		var mu sync.Mutex
 		var wg sync.WaitGroup

@@ -229,9 +229,7 @@ func TestSearchAuto(t *testing.T) {
 			write(t, g.config, "state_dir: state\n"+fakeConfig(recordFile(t), fmt.Sprintf("tools: {mode: auto, auto_tokens: %d}\n", tt.most)))
 			c := g.unstarted(transport, era)
 			c.Name = tt.host
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			list := func() []string { return names(t, c, "tools/list", "tools", "name") }
 			text(t, c, ctx, "fake__text", `{"text":"the upstream is up"}`)
 			before := list()

@@ -33,9 +33,7 @@ func sharers(t *testing.T, share, transport, era string) (first, second, bob *sh
 		c.Handle = c.heard.handle(func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
 			return json.RawMessage(fmt.Sprintf(`{"action":"accept","content":{"by":%q}}`, c.name)), nil
 		})
-		if _, err := c.Start(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, testContext(t), c.Client)
 		if err := c.Listen(); err != nil {
 			t.Fatal(err)
 		}
@@ -156,9 +154,7 @@ func TestShareSurvivesTheEnd(t *testing.T) {
 	b.Handle = b.heard.handle(nil)
 	g.closes(b.Client)
 	for _, c := range []*mcpclient.Client{a, b.Client} {
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 	}
 	if err := b.Listen(); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -15,9 +14,7 @@ import (
 
 func statsOf(t *testing.T, g *gateway) (s query.Stats) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(g.output("stats", "--json")), &s); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(g.output("stats", "--json")), &s)
 	return s
 }
 

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -45,9 +44,7 @@ func TestTaskListOfSeveralServers(t *testing.T) {
 				at = next
 			}
 			var page struct{ NextCursor string }
-			if err := json.Unmarshal(m.Result, &page); err != nil {
-				t.Fatal(err)
-			}
+			unmarshal(t, m.Result, &page)
 			m = call(t, c, ctx, "tasks/list", jsonText(map[string]string{"cursor": page.NextCursor}))
 			if n := strings.Count(string(m.Result), `"taskId"`); n != 1 || !strings.Contains(string(m.Result), "of-first") {
 				t.Errorf("the second page is %s, want the tasks of the server with more", m.Result)

@@ -244,9 +244,7 @@ func forwardedParents(t *testing.T, file string, nodes []spanNode, hosted bool) 
 				Meta struct{ Traceparent, Tracestate, Baggage string } `json:"_meta"`
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, []byte(line), &m)
 		got := m.Params.Meta
 		if !slices.ContainsFunc(nodes, func(n spanNode) bool { return got.Traceparent == "00-"+n.trace+"-"+n.id+"-01" }) {
 			t.Errorf("the upstream was told traceparent %q, which is no span of the tree", got.Traceparent)

@@ -32,13 +32,9 @@ func hello(instructions string) map[string]string {
 func names(t *testing.T, c *mcpclient.Client, method, field, member string) (out []string) {
 	t.Helper()
 	var r map[string]json.RawMessage
-	if err := json.Unmarshal(call(t, c, testContext(t), method, `{}`).Result, &r); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, call(t, c, testContext(t), method, `{}`).Result, &r)
 	var list []map[string]any
-	if err := json.Unmarshal(r[field], &list); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, r[field], &list)
 	for _, item := range list {
 		if name := item[member].(string); !strings.HasPrefix(name, "branch_") {
 			out = append(out, name)

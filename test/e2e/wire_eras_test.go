@@ -61,9 +61,7 @@ func TestEras(t *testing.T) {
 				var heard noted
 				answer := echoAnswer(func(string) {})
 				c.Handle, c.Capabilities = heard.handle(answer), `{"elicitation":{}}`
-				if _, err := c.Start(ctx); err != nil {
-					t.Fatal(err)
-				}
+				startHost(t, ctx, c)
 				if transport == "http" && era == mcpclient.Legacy {
 					if err := c.Listen(); err != nil {
 						t.Fatal(err)

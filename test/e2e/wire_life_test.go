@@ -47,9 +47,7 @@ func TestKilledUpstream(t *testing.T) {
 		c := g.unstarted(transport, era)
 		var heard noted
 		c.Handle = heard.handle(nil)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		method := "resources/subscribe"
 		if era == mcpclient.Modern {
 			method = "subscriptions/listen"

@@ -31,9 +31,7 @@ func TestBrokenListenStreams(t *testing.T) {
 			c := g.unstarted("http", era)
 			// Its group has the connection that the gateway opens when it starts.
 			c.Capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{"listChanged":true}}`
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			var heard noted
 			c.Handle = heard.handle(nil)
 			if era == mcpclient.Modern {

@@ -26,9 +26,7 @@ func TestManyQuestionsAtOnce(t *testing.T) {
 				_ = json.Unmarshal(m.Params, &p)
 				return json.RawMessage(`{"action":"accept","content":{"to":` + jsonText(p.Message) + `}}`), nil
 			}
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			call(t, c, ctx, "tools/list", `{}`)
 			var wg sync.WaitGroup
 			for i := range 64 {

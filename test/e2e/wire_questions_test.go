@@ -131,9 +131,7 @@ func crowdAsks(t *testing.T, host, upstream string) {
 		})
 		c.Handle = answer
 		c.Capabilities = `{"elicitation":{}}`
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		if strings.HasSuffix(host, "GET") {
 			if err := c.Listen(); err != nil {
 				t.Fatal(err)
@@ -175,9 +173,7 @@ func TestQuestionIsGuessedIntoNoBranch(t *testing.T) {
 	c := g.stdio(mcpclient.Legacy)
 	answer := echoAnswer(func(string) {})
 	c.Handle, c.Capabilities = answer, `{"elicitation":{}}`
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	a, b := create(t, c, ctx, map[string]any{}), create(t, c, ctx, map[string]any{})
 	asks := func(in created) {
 		t.Helper()

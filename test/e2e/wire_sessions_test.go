@@ -28,9 +28,7 @@ func TestSessions(t *testing.T) {
 	for i := range 3 {
 		c := mcpclient.HTTP(url, mcpclient.Legacy)
 		clients = append(clients, c)
-		if _, err := c.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startHost(t, ctx, c)
 		first := pidOf(t, c, ctx, "fake__pid")
 		for range 3 {
 			if next := pidOf(t, c, ctx, "fake__pid"); next != first {
@@ -73,17 +71,13 @@ func TestForeignSessionIDs(t *testing.T) {
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	first := g.http()
 	c := mcpclient.HTTP(first, mcpclient.Legacy)
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	ended := c.Session()
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	c = mcpclient.HTTP(first, mcpclient.Legacy)
-	if _, err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startHost(t, ctx, c)
 	earlier := c.Session()
 	g.stop()
 	url := g.http()

@@ -73,9 +73,7 @@ func TestDefinitionsAreByteExact(t *testing.T) {
 		g := newGateway(t, fakeConfig(recordFile(t), ""))
 		c := g.connect(ctx, transport, era)
 		var list struct{ Tools []json.RawMessage }
-		if err := json.Unmarshal(call(t, c, ctx, "tools/list", `{}`).Result, &list); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, call(t, c, ctx, "tools/list", `{}`).Result, &list)
 		branchID := regexp.MustCompile(`,"branch_id":\{[^{}]*\}`)
 		want := `{"name":"fake__echo","description":"test tool","inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":9007199254740993}},"x-future":1.0},"future":{"z":1,"a":2}}`
 		for _, raw := range list.Tools {
@@ -130,9 +128,7 @@ func TestQuestionsToTheHost(t *testing.T) {
 				params = append(params, string(m.Params))
 				return json.RawMessage(answer), nil
 			}
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			call(t, c, ctx, "tools/list", `{}`)
 			const question = `{"message":"?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer","maximum":9007199254740993}}},"future":1.0}`
 			for name, method := range map[string]string{"elicit": "elicitation/create", "sample": "sampling/createMessage", "roots": "roots/list", "unknown": "x/custom"} {

@@ -34,9 +34,7 @@ func TestWorkflowA2A(t *testing.T) {
 			History       []struct{ ReferenceTaskIDs []string }
 		}
 	}
-	if err := json.Unmarshal([]byte(g.output("trace", "--a2a-context", id, "--format", "a2a")), &list); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, []byte(g.output("trace", "--a2a-context", id, "--format", "a2a")), &list)
 	got := []string{}
 	for _, task := range list.Tasks {
 		got = append(got, task.ID+" "+task.ContextID+" "+task.Status.State)
@@ -97,9 +95,7 @@ func TestWorkflowRounds(t *testing.T) {
 			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, %s]}\nworkflows:\n  - {name: asks, open: [{tool: fake.elicit}]}\n", fakeserverBin, era))
 			c := g.unstarted("http", mcpclient.Modern)
 			c.Capabilities = `{"elicitation":{"form":{}}}`
-			if _, err := c.Start(ctx); err != nil {
-				t.Fatal(err)
-			}
+			startHost(t, ctx, c)
 			const params = `{"name":"fake__elicit","arguments":{"params":{"mode":"form","message":"sure?","requestedSchema":{"type":"object","properties":{}}}}`
 			first := call(t, c, ctx, "tools/call", params+`}`)
 			var r struct {

@@ -108,9 +108,7 @@ func TestWorkflowLeavesAlone(t *testing.T) {
 			OutputSchema json.RawMessage
 		}
 	}
-	if err := json.Unmarshal(call(t, c, ctx, "tools/list", `{}`).Result, &list); err != nil {
-		t.Fatal(err)
-	}
+	unmarshal(t, call(t, c, ctx, "tools/list", `{}`).Result, &list)
 	for _, tl := range list.Tools {
 		leave := tl.Name == "signals__get_signals_union" || tl.Name == "signals__get_signals_list" || tl.Name == "signals__get_signals_native"
 		if leave && strings.Contains(string(tl.OutputSchema), "Handle of") {

@@ -132,9 +132,7 @@ func calls(t *testing.T, file, name string) []string {
 			Name      string
 			Arguments json.RawMessage
 		}
-		if err := json.Unmarshal([]byte(line), &c); err != nil {
-			t.Fatal(err)
-		}
+		unmarshal(t, []byte(line), &c)
 		if c.Name == name {
 			out = append(out, string(c.Arguments))
 		}
