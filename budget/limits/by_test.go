@@ -35,10 +35,7 @@ func TestUseByTools(t *testing.T) {
 		u := Use{Principal: "alice", Session: "s", Tool: "branch_read"}
 		u = u.By("db", "db__a").By("db", "db__b").By("files", "files__a").By("", "branch_read")
 		store := open()
-		spent, err := New(all, store, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		spent := onStore(t, all, store, Options{})
 		check := func(l *Limits) {
 			t.Helper()
 			got := map[string]int64{}

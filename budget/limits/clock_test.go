@@ -327,10 +327,7 @@ func testRetryAfter(t *testing.T, c *clock, open func(name string) Store) {
 			}
 			all = append(all, one)
 		}
-		l, err := New(all, store, Options{Now: c.now, MaxResult: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := onStore(t, all, store, Options{Now: c.now, MaxResult: 1})
 		l.pause = 0
 		begin := func(tokens int) *ExceededError {
 			_, err := l.Begin(t.Context(), Use{}, tokens)

@@ -88,10 +88,7 @@ func TestLedger(t *testing.T) {
 			most = over
 		}
 		for life := range lives {
-			ledger, err := OpenLedger(path, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ledger := openLedger(t, path)
 			store := open()
 			m := &mortal{Store: store, die: func() bool { return false }}
 			kill := func() {
@@ -101,10 +98,7 @@ func TestLedger(t *testing.T) {
 				ledger.Close() // nothing is written to it any more
 			}
 			ops, writes, after := 1+rng.IntN(100), 1+rng.IntN(200), life%3 // every second one is before an operation
-			l, err := New(ledgerLimits, m, Options{Wait: 20 * time.Second, MaxResult: 1000, Ledger: ledger})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := onStore(t, ledgerLimits, m, Options{Wait: 20 * time.Second, MaxResult: 1000, Ledger: ledger})
 			if rng.IntN(2) == 0 {
 				check(l)
 			}
@@ -176,15 +170,9 @@ func TestLedger(t *testing.T) {
 			kill()
 			store.Close()
 		}
-		ledger, err := OpenLedger(path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ledger := openLedger(t, path)
 		defer ledger.Close()
-		l, err := New(ledgerLimits, open(), Options{Ledger: ledger})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := onStore(t, ledgerLimits, open(), Options{Ledger: ledger})
 		check(l)
 		if deaths < lives/2 {
 			t.Errorf("%d deaths", deaths)
@@ -209,15 +197,9 @@ func TestLedger(t *testing.T) {
 // dying returns what a process with one caller leaves in its ledger, and what it has delivered.
 func dying(t *testing.T, store Store, path string) (delivered int64) {
 	t.Helper()
-	ledger, err := OpenLedger(path, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ledger := openLedger(t, path)
 	m := &mortal{Store: store, die: func() bool { return false }}
-	l, err := New(ledgerLimits, m, Options{MaxResult: 1000, Ledger: ledger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := onStore(t, ledgerLimits, m, Options{MaxResult: 1000, Ledger: ledger})
 	s, err := l.Begin(t.Context(), Use{Principal: "p"}, 7)
 	if err != nil {
 		t.Fatal(err)
@@ -273,14 +255,8 @@ func TestLedgerLeft(t *testing.T) {
 			delivered := dying(t, store, path)
 			tt.do(t, path)
 			for range 2 { // the next process, and the one after it
-				ledger, err := OpenLedger(path, "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				l, err := New(ledgerLimits, store, Options{Ledger: ledger})
-				if err != nil {
-					t.Fatal(err)
-				}
+				ledger := openLedger(t, path)
+				l := onStore(t, ledgerLimits, store, Options{Ledger: ledger})
 				l.settled(t)
 				if got := l.used(t, "me", "p"); got.Tokens != delivered+tt.left {
 					t.Errorf("%s: %d tokens are counted, want %d", tt.name, got.Tokens, delivered+tt.left)
@@ -331,14 +307,8 @@ func TestLedgerOfLongAgo(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			ledger, err := OpenLedger(path, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := New(ledgerLimits, store, Options{Ledger: ledger})
-			if err != nil {
-				t.Fatal(err)
-			}
+			ledger := openLedger(t, path)
+			l := onStore(t, ledgerLimits, store, Options{Ledger: ledger})
 			l.settled(t)
 			want := delivered
 			if age == rememberOps {
@@ -366,14 +336,8 @@ func blank(t *testing.T) *os.File {
 func TestLedgerFails(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() Store) {
 		store, path := open(), filepath.Join(t.TempDir(), "reserves")
-		ledger, err := OpenLedger(path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := New(ledgerLimits, store, Options{MaxResult: 1000, Ledger: ledger})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ledger := openLedger(t, path)
+		l := onStore(t, ledgerLimits, store, Options{MaxResult: 1000, Ledger: ledger})
 		sum := int64(0)
 		for i := range 20 {
 			if i == 10 {
@@ -390,14 +354,9 @@ func TestLedgerFails(t *testing.T) {
 			sum += 27
 		}
 		l.settled(t)
-		again, err := OpenLedger(path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := openLedger(t, path)
 		defer again.Close()
-		if l, err = New(ledgerLimits, store, Options{Ledger: again}); err != nil {
-			t.Fatal(err)
-		}
+		l = onStore(t, ledgerLimits, store, Options{Ledger: again})
 		l.settled(t)
 		if got := l.used(t, "me", "p"); got.Tokens != sum || got.Calls != 20 {
 			t.Errorf("%+v is counted, %d tokens and 20 calls were delivered", got, sum)
@@ -412,16 +371,10 @@ func TestLedgerIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ledger, err := OpenLedger(filepath.Join(t.TempDir(), "reserves"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ledger := openLedger(t, filepath.Join(t.TempDir(), "reserves"))
 	defer ledger.Close()
 	ledger.used = maxSlots - 1
-	l, err := New(ledgerLimits, store, Options{Ledger: ledger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := onStore(t, ledgerLimits, store, Options{Ledger: ledger})
 	for _, who := range []string{strings.Repeat("long", 1000), "a", "b"} {
 		s, err := l.Begin(t.Context(), Use{Principal: who}, 7)
 		if err != nil {
@@ -443,10 +396,7 @@ func FuzzLedger(f *testing.F) {
 		if err := os.WriteFile(path, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		d, err := OpenLedger(path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := openLedger(t, path)
 		defer d.Close()
 		for _, a := range d.left {
 			if a.tokens > 0 || a.calls > 0 || a.backTokens > 0 || a.backCalls > 0 || a.taking != "" {

@@ -80,15 +80,32 @@ func newLimits(t *testing.T, o Options, all ...Limit) *Limits {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := New(all, store, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := onStore(t, all, store, o)
 	t.Cleanup(func() {
 		l.Close(context.Background())
 		store.Close()
 	})
 	return l
+}
+
+// onStore returns limits on a store.
+func onStore(t testing.TB, all []Limit, store Store, o Options) *Limits {
+	t.Helper()
+	l, err := New(all, store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// openLedger opens a ledger of any store.
+func openLedger(t testing.TB, path string) *Ledger {
+	t.Helper()
+	d, err := OpenLedger(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func (l *Limits) used(t *testing.T, limit, subject string) Used {

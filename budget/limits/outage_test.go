@@ -217,10 +217,7 @@ func TestLostAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	l, err := New([]Limit{{Name: "me", Per: PerPrincipal, Tokens: 20_000, Window: window(t, "1mo")}}, store, Options{Wait: 20 * time.Second, MaxResult: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := onStore(t, []Limit{{Name: "me", Per: PerPrincipal, Tokens: 20_000, Window: window(t, "1mo")}}, store, Options{Wait: 20 * time.Second, MaxResult: 1})
 	var tokens, calls atomic.Int64
 	var wg sync.WaitGroup
 	for range 16 {
@@ -330,10 +327,7 @@ func TestOneWaitInAnOutage(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &hanging{}
-			l, err := New([]Limit{{Name: "a", Per: PerAll, Tokens: 1e9, Window: window(t, "1mo")}}, store, Options{Wait: 2 * time.Second, MaxResult: 1, Allow: allow})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := onStore(t, []Limit{{Name: "a", Per: PerAll, Tokens: 1e9, Window: window(t, "1mo")}}, store, Options{Wait: 2 * time.Second, MaxResult: 1, Allow: allow})
 			store.hangs.Store(true)
 			start, unavailable := time.Now(), &UnavailableError{}
 			for range 50 {

@@ -154,15 +154,9 @@ func (s *tally) check(t *testing.T, place, reserves string, over Used) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ledger, err := OpenLedger(reserves, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ledger := openLedger(t, reserves)
 	defer ledger.Close()
-	l, err := New(processLimits, store, Options{Wait: time.Minute, Ledger: ledger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := onStore(t, processLimits, store, Options{Wait: time.Minute, Ledger: ledger})
 	l.settled(t)
 	for to, got := range s.sum {
 		counted := l.used(t, to[0], to[1])

@@ -13,10 +13,7 @@ import (
 // reach their store, and one call of theirs.
 func reserving(t *testing.T) (l *Limits, asked *counting, call func(args, result int)) {
 	t.Helper()
-	ledger, err := OpenLedger(filepath.Join(t.TempDir(), "reserves"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ledger := openLedger(t, filepath.Join(t.TempDir(), "reserves"))
 	l = newLimits(t, Options{Wait: time.Minute, Ledger: ledger},
 		Limit{Name: "me", Per: PerPrincipal, Tokens: 1e9, Calls: 1e9, Window: window(t, "1mo")},
 		Limit{Name: "team", Per: PerTeam, Tokens: 1e9, Window: window(t, "rolling 24h")},

@@ -49,10 +49,7 @@ func TestLedgerOfAnotherStore(t *testing.T) {
 	path := filepath.Join(dir, "reserves")
 	all := Limit{Name: "all", Per: PerAll, Tokens: 1_000_000, Window: window(t, "1mo")}
 	of := func(store Store, ledger *Ledger) *Limits {
-		l, err := New([]Limit{all}, store, Options{Wait: time.Minute, Ledger: ledger})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := onStore(t, []Limit{all}, store, Options{Wait: time.Minute, Ledger: ledger})
 		return l
 	}
 	open := func(name string) Store {
