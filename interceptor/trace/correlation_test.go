@@ -167,9 +167,7 @@ func TestManyCorrelations(t *testing.T) {
 		r.CorrelationID = append(r.CorrelationID, fmt.Sprint("id", i))
 	}
 	add(t, j, r)
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if report := verify(t, dir); !report.OK() {
 		t.Error(report.Faults)
 	}

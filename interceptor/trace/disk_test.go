@@ -65,9 +65,7 @@ func TestFullDiskRefusesAndHeals(t *testing.T) {
 		if got := query(t, dir, pick{}); len(got) != written+1 {
 			t.Fatalf("room %d: %d records, want %d", room, len(got), written+1)
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		if r := verify(t, dir); !r.OK() {
 			t.Fatalf("room %d: %v", room, r.Faults)
 		}
@@ -128,9 +126,7 @@ func TestHealsWithoutACall(t *testing.T) {
 				if rs := repairs(t, dir); len(rs) != 1 || rs[0].Event != EventResumed {
 					t.Errorf("events = %+v, want one that says resumed", rs)
 				}
-				if err := j.Close(); err != nil {
-					t.Fatal(err)
-				}
+				closeJournal(t, j)
 				if r := verify(t, dir); !r.OK() {
 					t.Error(r.Faults)
 				}

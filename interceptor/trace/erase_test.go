@@ -63,9 +63,7 @@ func TestOldJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	call(t, j, "x")
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	r := verify(t, dir)
 	if !r.OK() || r.Erased != 1 || r.First.Seq != 1 {
 		t.Errorf("a continued journal: %+v, want the erased payload of one record: those of old records stay", r)
@@ -118,9 +116,7 @@ func TestErase(t *testing.T) {
 				}
 			}
 			call(t, j, "after")
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
+			closeJournal(t, j)
 			gone := 0
 			var text strings.Builder
 			for name, lines := range files(t, dir) {
@@ -149,9 +145,7 @@ func TestErase(t *testing.T) {
 				t.Errorf("%v, %+v: want %d erased, found %d", err, r, want, gone)
 			}
 			j = open(t, dir, Options{})
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
+			closeJournal(t, j)
 			if r := verify(t, dir); !r.OK() {
 				t.Errorf("after a start: %v", r.Faults)
 			}
@@ -183,9 +177,7 @@ func TestEraseBesideAppends(t *testing.T) {
 	if err := j.Erase(even, "root"); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if err := <-done; !errors.Is(err, ErrClosed) {
 		t.Errorf("an erasure after Close: %v", err)
 	}
@@ -241,9 +233,7 @@ func TestEraseStops(t *testing.T) {
 		t.Errorf("an erasure that stopped: %+v", r)
 	}
 	add(t, j, &Record{From: "a", Kind: "k"})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if err := os.RemoveAll(stop); err != nil {
 		t.Fatal(err)
 	}
@@ -257,9 +247,7 @@ func TestEraseStops(t *testing.T) {
 	if err := j.Erase(seqs, "root"); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if r := verify(t, dir); !r.OK() || r.Erased != 20 {
 		t.Errorf("after the second erasure: %+v", r)
 	}
@@ -286,9 +274,7 @@ func TestEraseOnlyWhatIs(t *testing.T) {
 		}
 	}
 	some()
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if r := verify(t, dir); !r.OK() || r.Erased != 2 {
 		t.Fatalf("before: %+v", r)
 	}
@@ -387,9 +373,7 @@ func TestForgedErasure(t *testing.T) {
 			if err := j.Erase([]uint64{2}, "root"); err != nil {
 				t.Fatal(err)
 			}
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
+			closeJournal(t, j)
 			if r := verify(t, dir); !r.OK() || r.Erased != 1 {
 				t.Fatalf("before: %+v", r)
 			}

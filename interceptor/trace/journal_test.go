@@ -184,9 +184,7 @@ func TestOnlyOneWriter(t *testing.T) {
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 		t.Errorf("second Open = %v, want ErrInUse naming the process", err)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	open(t, dir, Options{})
 }
 
@@ -194,9 +192,7 @@ func TestModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "trace")
 	j := open(t, dir, Options{})
 	add(t, j, &Record{Kind: "k"})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if fi, _ := os.Stat(dir); fi.Mode().Perm() != 0o700 {
 		t.Errorf("directory is %v, want 0700", fi.Mode().Perm())
 	}
@@ -218,9 +214,7 @@ func TestAppendRefusesWhatIsNoRecord(t *testing.T) {
 			t.Errorf("Append(%+v) = nil, want an error", r)
 		}
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if err := j.Append(&Record{Kind: "k"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Append after Close = %v", err)
 	}
@@ -309,4 +303,12 @@ func read(t testing.TB, file string) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// closeJournal closes a journal without a fault.
+func closeJournal(t testing.TB, j *Journal) {
+	t.Helper()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -45,9 +45,7 @@ func TestKill(t *testing.T) {
 		}
 	}
 	j := open(t, dir, Options{})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	there := map[string]bool{}
 	for _, r := range query(t, dir, pick{}) {
 		there[r.ID] = true

@@ -83,9 +83,7 @@ func TestCrashAtAnyOffset(t *testing.T) {
 		if err := j.Append(&Record{Kind: "after"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		if r := verify(t, at); !r.OK() {
 			t.Fatalf("cut at %d: %v", size, r.Faults)
 		}
@@ -99,9 +97,7 @@ func TestCrashWhileAFileIsBegun(t *testing.T) {
 		write(t, filepath.Join(dir, SegmentName(8)), content)
 		j := open(t, dir, Options{})
 		call(t, j, "")
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		if r := verify(t, dir); !r.OK() || r.Records < 9 {
 			t.Errorf("%q: %d records, faults %v", content, r.Records, r.Faults)
 		}
@@ -122,9 +118,7 @@ func TestLostHeadIsNeverHealed(t *testing.T) {
 			for range 2 {
 				j := open(t, dir, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 				call(t, j, "x")
-				if err := j.Close(); err != nil {
-					t.Fatal(err)
-				}
+				closeJournal(t, j)
 			}
 			if says := fmt.Sprintf(`expected=none found="record %d of %s, sha256:`, keep, filepath.Base(file)); !strings.Contains(log.String(), says) {
 				t.Errorf("the log has no %s:\n%s", says, log.String())
@@ -150,9 +144,7 @@ func TestFirstStartWithoutHead(t *testing.T) {
 	}
 	j := open(t, dir, Options{})
 	call(t, j, "x")
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if r := verify(t, dir); !r.OK() {
 		t.Errorf("faults %v, want none", r.Faults)
 	}
@@ -165,9 +157,7 @@ func TestDamagedLastLineIsKept(t *testing.T) {
 	if rs := repairs(t, dir); len(rs) == 0 || rs[0].Event != EventDamaged {
 		t.Errorf("repairs = %+v, want damaged", rs)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if r := verify(t, dir); r.OK() || r.Faults[0].Line != 7 || r.Faults[0].Code != FaultHash {
 		t.Errorf("faults = %v, want the hash of line 7", r.Faults)
 	}
@@ -186,9 +176,7 @@ func TestInterrupted(t *testing.T) {
 	j := open(t, dir, Options{})
 	want(j, false)
 	add(t, j, &Record{Kind: "a"})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	j = open(t, dir, Options{})
 	want(j, false)
 	add(t, j, &Record{Kind: "b"})
@@ -196,9 +184,7 @@ func TestInterrupted(t *testing.T) {
 	if err != nil || len(lock) == 0 {
 		t.Fatalf("lock = %q, %v: want the process id", lock, err)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if err := os.WriteFile(filepath.Join(dir, lockName), lock, 0o600); err != nil { // as it was before Close
 		t.Fatal(err)
 	}
@@ -275,9 +261,7 @@ func TestInterruptedUntilSettled(t *testing.T) {
 	j = start()
 	want(j, from, to)
 	j.Settle()
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if _, _, ok := start().Interrupted(); ok {
 		t.Error("interrupted after Settle and Close")
 	}

@@ -17,9 +17,7 @@ func TestRetentionKeepsTheChainProvable(t *testing.T) {
 	for range 60 {
 		call(t, j, "")
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	names, _ := Segments(dir)
 	if len(names) != 3 {
 		t.Fatalf("%d files, want 3", len(names))
@@ -88,9 +86,7 @@ func TestDamagedHeadRemovesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", head, err)
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		if now, _ := Segments(to); len(now) < len(names) {
 			t.Fatalf("%d files of %d are left after a start with the head %s", len(now), len(names), head)
 		}
@@ -105,9 +101,7 @@ func severalFiles(t *testing.T) (dir string, names []string) {
 	for range 30 {
 		call(t, j, "")
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	names, err := Segments(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -176,9 +170,7 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 	if now, _ := Segments(dir); len(now) != 2 {
 		t.Errorf("%d files, want 2 once the head can be written", len(now))
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	if r := verify(t, dir); !r.OK() {
 		t.Error(r.Faults)
 	}
@@ -210,9 +202,7 @@ func TestRetentionByAge(t *testing.T) {
 		if names, _ = Segments(dir); len(names) > 3 {
 			t.Errorf("%d segments after a long time without a call: %s", len(names), names)
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		if r := verify(t, dir); !r.OK() {
 			t.Errorf("faults = %v", r.Faults)
 		}

@@ -28,9 +28,7 @@ func sample(t *testing.T, n int) (dir, file string) {
 	for i := range n {
 		call(t, j, fmt.Sprintf("c%d", i%3))
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	return dir, filepath.Join(dir, SegmentName(1))
 }
 
@@ -126,9 +124,7 @@ func TestTamperFiles(t *testing.T) {
 		for range 20 {
 			call(t, j, "")
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		names, _ := Segments(dir)
 		if len(names) < 4 {
 			t.Fatalf("%d files, want more", len(names))
@@ -205,9 +201,7 @@ func TestGapIsNeverHealed(t *testing.T) {
 		t.Fatalf("repairs = %+v, want a gap", rs)
 	}
 	call(t, j, "x")
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	r := verify(t, dir)
 	if r.OK() || r.Faults[0].Line != 7 || r.Faults[0].Code != FaultSeq || !strings.Contains(r.Faults[0].Text, "records 7 to 11 are missing") {
 		t.Errorf("faults = %v, want records 7 to 11 missing before line 7", r.Faults)
@@ -233,9 +227,7 @@ func TestRewrittenEndIsNeverHealed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir, file := sample(t, 6)
 			j := open(t, dir, Options{})
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
+			closeJournal(t, j)
 			h, err := readHead(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -266,9 +258,7 @@ func TestRewrittenEndIsNeverHealed(t *testing.T) {
 			for range 2 {
 				j := open(t, dir, Options{})
 				call(t, j, "x")
-				if err := j.Close(); err != nil {
-					t.Fatal(err)
-				}
+				closeJournal(t, j)
 			}
 			r := verify(t, dir)
 			if r.OK() != c.ok || !c.ok && (r.Total != 1 || r.Faults[0].Code != FaultHead || !strings.Contains(r.Faults[0].Text, "record 11 was not the one")) {
@@ -366,9 +356,7 @@ func TestInvariants(t *testing.T) {
 			dir := t.TempDir()
 			j := open(t, dir, Options{})
 			add(t, j, c.rs...)
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
+			closeJournal(t, j)
 			r := verify(t, dir)
 			switch {
 			case c.want == "" && !r.OK():
@@ -384,9 +372,7 @@ func TestVerifyNotesOpenBranches(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir, Options{})
 	add(t, j, &Record{Kind: KindPush, Context: "br_1"})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	r := verify(t, dir)
 	if !r.OK() || len(r.Notes) != 1 || r.Notes[0].Code != NoteOpen {
 		t.Errorf("report = %+v, want one note of an open branch", r)

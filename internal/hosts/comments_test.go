@@ -10,10 +10,7 @@ import (
 // also if import took some out.
 func TestDisconnectKeepsComments(t *testing.T) {
 	dir := home(t)
-	h, err := Find("opencode")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "opencode")
 	const a, b = `"a": {"type": "local", "command": ["a"]}`, `"b": {"type": "local", "command": ["b"]}`
 	for _, text := range []string{
 		"{\n  \"mcp\": {\n    A // behind\n  }\n}\n",
@@ -63,10 +60,7 @@ func TestDisconnectKeepsComments(t *testing.T) {
 // A file may end with a comment without a newline: connect and disconnect take it, and change no byte of it.
 func TestCommentAtEnd(t *testing.T) {
 	dir := home(t)
-	h, err := Find("opencode")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "opencode")
 	for _, text := range []string{"{\"mcp\": {}} // end", "{\n  \"mcp\": {}\n}\n// end", "\ufeff{\r\n  \"a\": 1,\r\n}\r\n// end", "{} /* x */ //"} {
 		f := filepath.Join(dir, "opencode.json")
 		write(t, f, text)

@@ -193,3 +193,13 @@ func write[T string | []byte](t *testing.T, file string, text T) {
 		t.Fatal(err)
 	}
 }
+
+// known returns a host that there is.
+func known(t testing.TB, name string) Host {
+	t.Helper()
+	h, err := Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}

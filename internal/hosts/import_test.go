@@ -50,10 +50,7 @@ func TestImport(t *testing.T) {
 		"zed":            {`{"context_servers": {"one": {"source": "custom", "command": "PROGRAM", "args": ["-y", "a$b"], "env": {"API_TOKEN": "p$w", "MODE": "fast"}}, "two": {"url": "https://two.example/mcp", "headers": {"Authorization": "Bearer abc"}}}}`, hidden},
 		"goose":          {"extensions:\n  one:\n    type: stdio\n    name: one\n    cmd: PROGRAM\n    args: [-y, a$b]\n    envs: {API_TOKEN: p$w, MODE: fast}\n    enabled: true\n    timeout: 300\n  two:\n    type: streamable_http\n    name: two\n    uri: https://two.example/mcp\n    headers: {Authorization: Bearer abc}\n    enabled: true\n", hidden},
 	} {
-		h, err := Find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := known(t, name)
 		text := []byte(strings.ReplaceAll(tt.text, "PROGRAM", program))
 		file := put(t, text)
 		im := importer()
@@ -95,10 +92,7 @@ func TestImport(t *testing.T) {
 // What foldgate can't start or call stays in the host, with a reason.
 func TestImportKeeps(t *testing.T) {
 	home(t)
-	h, err := Find("claude-code")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "claude-code")
 	for entry, want := range map[string]string{
 		`{"type": "ws", "url": "https://x.example"}`:           `its type is "ws"`,
 		`{"command": "no-such-program-at-all"}`:                `can't be run here`,
@@ -139,10 +133,7 @@ func TestImportKeeps(t *testing.T) {
 // Numbers are texts for programs, null is an absent setting, and a time limit is told as lost.
 func TestImportOtherKinds(t *testing.T) {
 	home(t)
-	h, err := Find("vscode")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "vscode")
 	im := importer()
 	done, err := im.Import(h, put(t, []byte(`{"servers": {"a": {"command": "sh", "args": [1e2, true], "env": {"PORT": 8080}, "cwd": null, "timeout": 7}}}`)))
 	if err != nil || len(done) != 1 || done[0].Note != "" || !slices.Equal(done[0].Lost, []string{"timeout"}) {
@@ -156,14 +147,11 @@ func TestImportOtherKinds(t *testing.T) {
 // Secrets leave the configuration wherever they stand, and no two of them share a name.
 func TestImportSecrets(t *testing.T) {
 	home(t)
-	h, err := Find("claude-code")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "claude-code")
 	im := importer()
 	im.Config = []byte("# mine\nupstreams:\n    a b:   # odd\n        command: [x]\n\nlisten: 127.0.0.1:1\n")
 	im.Values["A_TOKEN"] = "other"
-	_, err = im.Import(h, put(t, []byte(`{"mcpServers": {
+	_, err := im.Import(h, put(t, []byte(`{"mcpServers": {
 		"a": {"command": "sh", "args": ["--token=hush1", "--api-key", "hush2", "--verbose", "plain", "x-sk-live-hush3"], "env": {"A_TOKEN": "hush4", "PASSWORD": "hush5$$", "LEVEL": "plain"}},
 		"a!": {"command": "sh", "env": {"A_TOKEN": "hush6"}},
 		"9 é": {"url": "https://user:hush7@x.example/mcp"}
@@ -193,10 +181,7 @@ func TestImportProjects(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "npx"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	h, err := Find("claude-code")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "claude-code")
 	places := []entry{{"mcpServers"}, {"projects", "/home/ann/a b", "mcpServers"}, {"projects", "/home/ann/c", "mcpServers"}}
 	moved := 0
 	for seed := range uint64(30) {
@@ -284,10 +269,7 @@ func TestImportProjects(t *testing.T) {
 func TestImportDirectory(t *testing.T) {
 	dir := home(t)
 	write(t, filepath.Join(dir, "server.js"), "")
-	h, err := Find("claude-code")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "claude-code")
 	const two = `{"here": {"command": "sh", "args": ["server.js"]}, "anywhere": {"command": "sh", "args": ["-y", "server"]}}`
 	for text, project := range map[string]string{`{"mcpServers": ` + two + `}`: dir, `{"projects": {"` + dir + `": {"mcpServers": ` + two + `}}}`: ""} {
 		im := importer()
@@ -325,10 +307,7 @@ func TestCurrent(t *testing.T) {
 // A record that an older foldgate wrote has names alone; its servers come back, too.
 func TestOldRecord(t *testing.T) {
 	home(t)
-	h, err := Find("claude-code")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "claude-code")
 	file := put(t, []byte(`{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}`))
 	connect(t, h, file, started, "a", "b")
 	c, rec, err := h.open(file)

@@ -64,10 +64,7 @@ func TestDiffRedacts(t *testing.T) {
 	}
 	n := 0
 	for name, f := range formats {
-		h, err := Find(f.host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := known(t, f.host)
 		for _, value := range []string{"hush", "pa$$hush9", "Xk${hush", "Basic hush${V}", "${V:-hush}", "{env:V}hush", "{env:{env:V}hush}", "X: hush", "hush/&é", `hush"hush`, `hush\hush`, "it's hush", "one\nhush"} {
 			for _, spelled := range f.spell(value) {
 				for _, place := range f.places {
@@ -128,10 +125,7 @@ func TestDiffRedactsComments(t *testing.T) {
 		"codex":    "[mcp_servers.a]\ncommand = 'npx'\n\n# shown\n# [mcp_servers.old.env]\n# ANY = 'hush1'\n",
 		"goose":    "extensions:\n  a:\n    type: stdio\n    cmd: npx\n  # shown\n  # old:\n  #   envs:\n  #     ANY: hush1\n",
 	} {
-		h, err := Find(host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := known(t, host)
 		c, err := h.Connect(put(t, []byte(text)), started, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -161,10 +155,7 @@ func TestHides(t *testing.T) {
 // A diff shows what is no secret.
 func TestDiffShows(t *testing.T) {
 	home(t)
-	h, err := Find("claude-code")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "claude-code")
 	file := put(t, []byte(`{"mcpServers": {"a": {"type": "http", "url": "https://auth.example:8080/mcp", "timeout": 30, "trust": true, "headers": {"Authorization": "Bearer ${V}", "X": "{env:V}"}},
 		"b": {"command": "npx", "args": ["-y", "@x/auth-server", "--token=${V}"], "bearer_token_env_var": "B_TOKEN", "env": {"DEBUG": true}, "includeTools": ["get_token"]}}}`))
 	c, err := h.Connect(file, called, []Imported{{Key: "a", Entry: entry{"mcpServers", "a"}}, {Key: "b", Entry: entry{"mcpServers", "b"}}})

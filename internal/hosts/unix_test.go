@@ -15,10 +15,7 @@ func TestPipe(t *testing.T) {
 	if err := syscall.Mkfifo(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h, err := Find("codex")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := known(t, "codex")
 	if _, err := h.Connect(file, Server{URL: "http://x/mcp"}, nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a pipe: %v", err)
 	}

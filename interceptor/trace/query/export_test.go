@@ -14,9 +14,7 @@ func TestExport(t *testing.T) {
 	for i := range 30 {
 		add(t, j, &trace.Record{From: "host:h", Kind: "mcp/notification:n", Context: []string{"", "a", "b"}[i%3], Payload: []byte(`{"secret":"of ` + string(rune('a'+i%3)) + `"}`)})
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	var b bytes.Buffer
 	if err := Export(t.Context(), &b, dir, Filter{Context: "b"}); err != nil {
 		t.Fatal(err)

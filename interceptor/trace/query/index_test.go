@@ -146,9 +146,7 @@ func TestIndexChangesNoAnswer(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, indexName)); err != nil {
 		t.Error(err)
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	for _, f := range verify(t, dir).Faults {
 		if f.Code == trace.FaultIndex {
 			t.Errorf("fault %v, want sound indexes", f)
@@ -167,9 +165,7 @@ func TestBadIndex(t *testing.T) {
 		for range 10 {
 			call(t, j, "a")
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		query(t, dir, Filter{})
 		idx = filepath.Join(dir, indexName)
 		if _, err := os.Stat(idx); err != nil {
@@ -252,9 +248,7 @@ func TestDamagedIndex(t *testing.T) {
 		add(t, j, &trace.Record{From: "host:h", Kind: "mcp/request:tools/call", Context: "a", Payload: []byte(`{"id":1}`),
 			Audit: &trace.Audit{Server: fmt.Sprint("s", i%2), Late: i%2 == 0}})
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	query(t, dir, Filter{})
 	path := filepath.Join(dir, indexName)
 	good, err := os.ReadFile(path)
@@ -290,9 +284,7 @@ func TestStaleIndex(t *testing.T) {
 	for i := range 40 {
 		call(t, j, fmt.Sprint("c", i))
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	x, err := Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)

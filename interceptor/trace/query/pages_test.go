@@ -34,9 +34,7 @@ func randomSet(t *testing.T, rng *rand.Rand, n int) (Set, []string) {
 			}
 			add(t, j, r)
 		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		closeJournal(t, j)
 		dirs = append(dirs, dir)
 	}
 	return indexes(t, dirs...), dirs
@@ -197,9 +195,7 @@ func TestBranches(t *testing.T) {
 		add(t, j, &trace.Record{From: "host:h", Kind: "mcp/request:tools/call", Context: []string{"br_1", "br_1/br_2/notes", "br_3"}[i%3], Audit: &trace.Audit{Principal: "x", Tokens: &trace.Tokens{Used: i, Budget: 100}}})
 	}
 	add(t, j, &trace.Record{From: "foldgate", Kind: trace.KindPop, Context: "br_1/br_2"})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	s := indexes(t, dir)
 	for name, c := range map[string]struct {
 		q    BranchQuery
@@ -259,9 +255,7 @@ func TestBranchesOverSegments(t *testing.T) {
 			add(t, j, &trace.Record{From: "foldgate", Kind: kind, Context: name, Audit: &trace.Audit{Principal: "alice", Tokens: &trace.Tokens{Used: i + 1}}})
 		}
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	s := indexes(t, dir)
 	for page, want := range []string{"br_long", "br_other"} {
 		all, more, err := s.Branches(t.Context(), BranchQuery{ByCost: true, Principal: "alice", Page: page, Size: 1})

@@ -220,9 +220,7 @@ func TestStackBugs(t *testing.T) {
 	}
 	// 5: a pop of what was never opened, 6: a branch left open: neither is silent.
 	add(t, j, &trace.Record{Kind: trace.KindPop, Context: "br_9"})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	r := verify(t, dir)
 	if r.Total != 1 || r.Faults[0].Code != trace.FaultPopUnopened {
 		t.Errorf("faults = %v, want the pop of br_9", r.Faults)
@@ -459,9 +457,7 @@ func TestProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	var shares []float64
 	ctx := trace.WithProgress(t.Context(), func(done, all int64) { shares = append(shares, float64(done)/float64(all)) })
 	check := func(work string, least int) {
@@ -658,5 +654,13 @@ func TestNames(t *testing.T) {
 		if got := Names(tt[0]); !slices.Equal(got, tt[1]) {
 			t.Errorf("Names(%q) = %q, want %q", tt[0], got, tt[1])
 		}
+	}
+}
+
+// closeJournal closes a journal without a fault.
+func closeJournal(t testing.TB, j *trace.Journal) {
+	t.Helper()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -23,9 +23,7 @@ func TestSummarize(t *testing.T) {
 	call("", "branch_read", trace.Audit{Tokens: &trace.Tokens{Out: 300, Delivered: 300, Counter: "o200k_base"}, Read: &trace.Read{Handle: "res_1", Server: "files", Tool: "read_file", Context: branch}})
 	call("", "grep", trace.Audit{Tokens: &trace.Tokens{Out: 90, Delivered: 40, Counter: "o200k_base"}}) // cut at a budget
 	add(t, j, &trace.Record{Kind: trace.KindPop, Context: branch, Audit: &trace.Audit{Tokens: &trace.Tokens{Freed: 70}}})
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closeJournal(t, j)
 	s, err := Summarize(Select(t.Context(), dir, Filter{}), []string{"tool"}, []string{"branch", "principal"})
 	if err != nil {
 		t.Fatal(err)
