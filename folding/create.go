@@ -214,24 +214,22 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 	return nil
 }
 
-// count adds n to the open branches of a session and of its principal. m.mu is held.
-func (m *Manager) count(quota sessionKey, n int) {
-	for _, key := range []sessionKey{quota, quota.ofPrincipal()} {
-		if m.open[key] += n; m.open[key] == 0 {
-			delete(m.open, key)
-		}
-	}
-}
-
 // admit checks the limits of a session, its principal and the instance. If rated is set, it takes
 // one creation from the rates of the session and the principal. m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
-	limits := m.limits.Load()
-	if open := m.open[key]; open >= limits.MaxConcurrentPerSession {
-		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.quota == key }),
-			"this session has %d branches open, the most allowed: return one with branch_return first", open)
+	limits, inSession, open := m.limits.Load(), 0, 0
+	for _, b := range m.live {
+		if b.quota == key {
+			inSession++
+		}
+		if b.Principal == key.principal {
+			open++
+		}
 	}
-	open := m.open[key.ofPrincipal()]
+	if inSession >= limits.MaxConcurrentPerSession {
+		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.quota == key }),
+			"this session has %d branches open, the most allowed: return one with branch_return first", inSession)
+	}
 	others := len(m.live) - open
 	if limits.several && open >= max((limits.MaxConcurrentPerInstance-others)/2, 1) {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(b *branch) bool { return b.Principal == key.principal }),
@@ -244,7 +242,8 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	if !rated {
 		return nil
 	}
-	made, all := lastMinute(m.made[key], now), lastMinute(m.made[key.ofPrincipal()], now)
+	all := lastMinute(m.made[key.principal], now)
+	made := slices.DeleteFunc(slices.Clone(all), func(c creation) bool { return c.session != key.session })
 	per := limits.MaxBranchesPerMinute
 	perPrincipal := max(limits.MaxBranchesPerMinutePerPrincipal, per)
 	own, wait := untilFree(made, per, now), untilFree(all, perPrincipal, now)
@@ -254,25 +253,25 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	case wait > 0:
 		return failAfter(ErrRateLimited, wait, "you may create %d branches a minute, in all sessions together: try again in %d s", perPrincipal, Seconds(wait))
 	}
-	m.made[key], m.made[key.ofPrincipal()] = append(made, now), append(all, now)
+	m.made[key.principal] = append(all, creation{key.session, now})
 	return nil
 }
 
 // untilFree returns how long a rate of limit a minute allows no creation after those made.
-func untilFree(made []time.Time, limit int, now time.Time) time.Duration {
+func untilFree(made []creation, limit int, now time.Time) time.Duration {
 	if len(made) < limit {
 		return 0
 	}
-	return made[len(made)-limit].Add(time.Minute).Sub(now)
+	return made[len(made)-limit].at.Add(time.Minute).Sub(now)
 }
 
-// lastMinute leaves out the times of a minute ago and before. If the clock was set back, later
+// lastMinute leaves out the creations of a minute ago and before. If the clock was set back, later
 // times become now.
-func lastMinute(made []time.Time, now time.Time) []time.Time {
-	for i := len(made) - 1; i >= 0 && made[i].After(now); i-- {
-		made[i] = now
+func lastMinute(made []creation, now time.Time) []creation {
+	for i := len(made) - 1; i >= 0 && made[i].at.After(now); i-- {
+		made[i].at = now
 	}
-	for len(made) > 0 && now.Sub(made[0]) >= time.Minute {
+	for len(made) > 0 && now.Sub(made[0].at) >= time.Minute {
 		made = made[1:]
 	}
 	return made

@@ -68,11 +68,10 @@ type Manager struct {
 	seq      uint64
 	live     map[string]*branch // created or active
 	sessions map[sessionKey]map[*branch]struct{}
-	joined   map[sessionKey]*branch     // by thread, see Join
-	open     map[sessionKey]int         // branches by branch.quota, and by its principal
-	made     map[sessionKey][]time.Time // rated creations of the last minute, counted as open; oldest first
-	next     time.Time                  // no live branch is due before; zero if none lives
-	events   []Event                    // not delivered yet
+	joined   map[sessionKey]*branch // by thread, see Join
+	made     map[string][]creation  // rated creations of the last minute, by principal; oldest first
+	next     time.Time              // no live branch is due before; zero if none lives
+	events   []Event                // not delivered yet
 }
 
 // limits are what Configure changes.
@@ -120,9 +119,10 @@ type sessionKey struct {
 	principal, session, thread string
 }
 
-// ofPrincipal returns a key for all sessions of the principal. Other keys of limits have no thread.
-func (k sessionKey) ofPrincipal() sessionKey {
-	return sessionKey{principal: k.principal, thread: "any"}
+// creation is the creation of a branch against the limits of a session.
+type creation struct {
+	session string
+	at      time.Time
 }
 
 // key returns the key of the caller's branches: its thread or, without one, its session.
@@ -160,8 +160,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},
 		joined:   map[sessionKey]*branch{},
-		open:     map[sessionKey]int{},
-		made:     map[sessionKey][]time.Time{},
+		made:     map[string][]creation{},
 	}
 	m.limits.Store(&limits{cfg, opts.Principals > 1})
 	m.mu.Lock()
@@ -256,9 +255,9 @@ func (m *Manager) expiryLoop() {
 // returns false if there are more.
 func (m *Manager) cleanUp(now time.Time) bool {
 	m.mu.Lock()
-	for key, made := range m.made {
-		if m.made[key] = lastMinute(made, m.clock()); len(m.made[key]) == 0 {
-			delete(m.made, key)
+	for principal, made := range m.made {
+		if m.made[principal] = lastMinute(made, m.clock()); len(m.made[principal]) == 0 {
+			delete(m.made, principal)
 		}
 	}
 	m.mu.Unlock()
@@ -325,7 +324,6 @@ func (m *Manager) clock() time.Time { return m.opts.Now().UTC().Truncate(time.Mi
 
 // add makes rec a live branch. m.mu is held.
 func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, quota sessionKey, thread string) *branch {
-	m.count(quota, 1)
 	m.seq++
 	b := &branch{
 		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, quota: quota, thread: thread,
@@ -363,7 +361,6 @@ func (m *Manager) remove(b *branch) {
 	for _, key := range b.joined {
 		delete(m.joined, key)
 	}
-	m.count(b.quota, -1)
 	if len(m.live) == 0 {
 		m.next = time.Time{}
 	}
