@@ -572,12 +572,12 @@ func (c Config) missing() []Fault {
 	var k checker
 	if c.Secure() {
 		if _, err := c.Certificate(c.TLS); err != nil {
-			k.fault("tls", "%v; name PEM files that exist and belong together", err)
+			k.Add("tls", "%v; name PEM files that exist and belong together", err)
 		}
 	}
 	if c.Scrub.Rules != "" {
 		if _, err := os.Stat(c.RulesFile()); err != nil {
-			k.fault("scrub.rules", "%q: %s; correct the path, or remove the key", c.RulesFile(), readError(err))
+			k.Add("scrub.rules", "%q: %s; correct the path, or remove the key", c.RulesFile(), readError(err))
 		}
 	}
 	directory := func(key, path string) {
@@ -586,7 +586,7 @@ func (c Config) missing() []Fault {
 			if rest, home := strings.CutPrefix(path, "~/"); home {
 				remedy = "~ is not expanded: write ${HOME}/" + rest
 			}
-			k.fault(key, "%q is not a directory: %s", c.Path(path), remedy)
+			k.Add(key, "%q is not a directory: %s", c.Path(path), remedy)
 		}
 	}
 	for _, key := range c.UpstreamKeys() {
@@ -605,10 +605,10 @@ func (c Config) missing() []Fault {
 			program = filepath.Join(c.Path(u.Cwd), program) // relative to the child's working directory
 		}
 		if _, err := exec.LookPath(program); err != nil {
-			k.fault(at+".command", "%q can't be run: %v; %s", u.Command[0], errors.Unwrap(err), programRemedy(u.Command[0], err))
+			k.Add(at+".command", "%q can't be run: %v; %s", u.Command[0], errors.Unwrap(err), programRemedy(u.Command[0], err))
 		}
 	}
-	return k.faults
+	return k.List
 }
 
 // programRemedy returns what to do about a program that can't be run.

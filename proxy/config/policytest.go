@@ -58,7 +58,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		return nil, NewError(file, Fault{Msg: strings.TrimSpace(yaml.FormatError(err, false, false)) + ": foldgate policy test --help lists the keys of a test"})
 	}
 	var k checker
-	k.faultIf(len(tests) == 0, "", "has no tests: foldgate policy test --help lists the keys of a test")
+	k.If(len(tests) == 0, "", "has no tests: foldgate policy test --help lists the keys of a test")
 	for i, t := range tests {
 		at := fmt.Sprintf("[%d]", i)
 		k.oneOf(at+".expect", t.Expect, "allow", "deny")
@@ -70,11 +70,11 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 			}
 		}
 		if q.Kind != policy.Resource {
-			k.faultIf(shortName.MatchString(q.Name) && ShortName(q.Name) == q.Name, at, "%s is a shortened name: write the whole one, the server's prefix and its own name", q.Name)
+			k.If(shortName.MatchString(q.Name) && ShortName(q.Name) == q.Name, at, "%s is a shortened name: write the whole one, the server's prefix and its own name", q.Name)
 			q.Full, q.Name = q.Name, ShortName(q.Name)
 		}
-		k.faultIf(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
-		k.faultIf(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
+		k.If(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
+		k.If(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
 		if q.Team = cmp.Or(t.Team, q.Team); t.Roles != nil {
 			q.Roles = t.Roles
 		}
@@ -92,7 +92,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 			from map[string]any
 		}{{&q.Annotations, t.Annotations}, {&q.Arguments, t.Args}} {
 			if *part.to, err = json.Marshal(part.from); err != nil {
-				k.fault(at, "its args or annotations are not JSON: %v", err)
+				k.Add(at, "its args or annotations are not JSON: %v", err)
 			}
 		}
 		d := policy.Decision{Allowed: true, Rule: policy.DefaultRule}
@@ -110,8 +110,8 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		r.OK = d.Allowed == (t.Expect == "allow") && (t.Rule == "" || t.Rule == d.Rule)
 		results = append(results, r)
 	}
-	if len(k.faults) > 0 {
-		return nil, NewError(file, k.faults...)
+	if len(k.List) > 0 {
+		return nil, NewError(file, k.List...)
 	}
 	return results, nil
 }

@@ -31,30 +31,30 @@ func (c Config) Validate() []Fault {
 	c.checkListen(&k)
 	c.checkConsole(&k)
 	c.checkPrincipals(&k)
-	k.faults.Under("auth.", c.Auth.Check())
+	k.Under("auth.", c.Auth.Check())
 	if u, err := url.Parse(c.PublicURL); c.PublicURL == "" {
-		k.faultIf(len(c.Auth.Issuers) > 0, "public_url", "is missing: auth.issuers needs it, such as https://gate.example.com")
+		k.If(len(c.Auth.Issuers) > 0, "public_url", "is missing: auth.issuers needs it, such as https://gate.example.com")
 	} else {
-		k.faultIf(err != nil || auth.CheckURL(c.PublicURL) != "" || u.Path != "",
+		k.If(err != nil || auth.CheckURL(c.PublicURL) != "" || u.Path != "",
 			"public_url", "%q is not the origin under which hosts reach foldgate: write https://host[:port], which auth.issuers needs; http is for loopback addresses only", c.PublicURL)
 	}
-	k.faultIf(c.StateDir == "", "state_dir", "is empty: name a directory")
+	k.If(c.StateDir == "", "state_dir", "is empty: name a directory")
 	c.checkUpstreams(&k)
 	k.oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
-	k.faults.Under("", c.Folding.Validate())
-	k.faults.Under("folding.", memory.Check(c.Folding))
+	k.Under("", c.Folding.Validate())
+	k.Under("folding.", memory.Check(c.Folding))
 	c.Results.check(&k)
 	k.globs("run.allow", c.Batch.Allow)
-	k.faultIf(c.Batch.MaxCalls < 1 || c.Batch.MaxCalls > 1000,
+	k.If(c.Batch.MaxCalls < 1 || c.Batch.MaxCalls > 1000,
 		"run.max_calls", "%d is not between 1 and 1000", c.Batch.MaxCalls)
 	c.LLM.check(&k)
 	k.oneOf("tools.mode", c.Tools.Mode, ModeList, ModeSearch, ModeAuto)
 	k.globs("tools.always", c.Tools.Always)
 	k.positive("tools.auto_tokens", c.Tools.AutoTokens, many)
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
-		k.fault("budget.encoding", "%v", err)
+		k.Add("budget.encoding", "%v", err)
 	}
-	k.faultIf(!(c.Budget.Scale >= budget.MinScale && c.Budget.Scale <= budget.MaxScale), // NaN too
+	k.If(!(c.Budget.Scale >= budget.MinScale && c.Budget.Scale <= budget.MaxScale), // NaN too
 		"budget.scale", "%v is not between %v and %v", c.Budget.Scale, budget.MinScale, budget.MaxScale)
 	k.within("budget.image_tokens", c.Budget.ImageTokens, many, "is negative")
 	c.checkBudgets(&k)
@@ -71,31 +71,31 @@ func (c Config) Validate() []Fault {
 	k.positive("trace.rotate_mb", c.Trace.RotateMB, int(trace.MaxRotateBytes>>20))
 	k.within("trace.retain_files", c.Trace.RetainFiles, many, "is negative (0 keeps all)")
 	k.within("trace.retain_days", c.Trace.RetainDays, most(24*time.Hour), "is negative (0 keeps all)")
-	k.faultIf(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
+	k.If(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
 	_, wrong := policy.Compile(c.Policy)
-	k.faults.Under("policy.", wrong)
+	k.Under("policy.", wrong)
 	_, wrong = c.WorkflowRules()
-	return append(k.faults, wrong...)
+	return append(k.List, wrong...)
 }
 
 func (l *LLM) check(k *checker) {
 	k.optional("llm.api", l.API, APIOpenAI, APIAnthropic)
 	k.globs("llm.tools", l.Tools)
-	k.faultIf(l.MaxTurns < 1 || l.MaxTurns > 1000, "llm.max_turns", "%d is not between 1 and 1000", l.MaxTurns)
-	k.faultIf(l.MaxOutput < 16 || l.MaxOutput > 1<<20, "llm.max_output_tokens", "%d is not between 16 and %d", l.MaxOutput, 1<<20)
+	k.If(l.MaxTurns < 1 || l.MaxTurns > 1000, "llm.max_turns", "%d is not between 1 and 1000", l.MaxTurns)
+	k.If(l.MaxOutput < 16 || l.MaxOutput > 1<<20, "llm.max_output_tokens", "%d is not between 16 and %d", l.MaxOutput, 1<<20)
 	if !l.Runs() {
-		k.faultIf(l.URL != "" || l.Model != "" || l.Key != "", "llm.api", "is missing: say which interface the endpoint has, %s or %s", APIOpenAI, APIAnthropic)
+		k.If(l.URL != "" || l.Model != "" || l.Key != "", "llm.api", "is missing: say which interface the endpoint has, %s or %s", APIOpenAI, APIAnthropic)
 		return
 	}
-	k.faultIf(l.Model == "", "llm.model", "is missing: name the model as the endpoint does")
+	k.If(l.Model == "", "llm.model", "is missing: name the model as the endpoint does")
 	u, err := url.Parse(l.URL)
 	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" {
-		k.fault("llm.url", "is not an http or https URL without a user: write the base URL of the endpoint, such as http://127.0.0.1:11434/v1")
+		k.Add("llm.url", "is not an http or https URL without a user: write the base URL of the endpoint, such as http://127.0.0.1:11434/v1")
 		return
 	}
 	// The key would travel in the clear.
-	k.faultIf(l.Key != "" && !overTLS(l.URL), "llm.url", "has a key and no TLS: use https, or an endpoint on a loopback address")
-	k.faultIf(!headerValue.MatchString(string(l.Key)), "llm.key", "has a line break, or another character that a header can't have")
+	k.If(l.Key != "" && !overTLS(l.URL), "llm.url", "has a key and no TLS: use https, or an endpoint on a loopback address")
+	k.If(!headerValue.MatchString(string(l.Key)), "llm.key", "has a line break, or another character that a header can't have")
 }
 
 // checkBudgets names the limit in each fault. A limit that can match nothing is a fault: it is there
@@ -104,10 +104,10 @@ func (c Config) checkBudgets(k *checker) {
 	k.oneOf("budgets.on_error", c.Budgets.OnError, "refuse", "allow")
 	k.positive("budgets.wait_ms", c.Budgets.WaitMS, most(time.Millisecond))
 	at := func(i int) string { return fmt.Sprintf("budgets.limits[%d]", i) }
-	k.faults.Under("budgets.", limits.Check(c.Budgets.Limits))
+	k.Under("budgets.", limits.Check(c.Budgets.Limits))
 	if c.Store.URL != "" {
 		if store, err := limits.OpenRedis(string(c.Store.URL), c.Store.Prefix); err != nil {
-			k.fault("store", "%v", err)
+			k.Add("store", "%v", err)
 		} else {
 			_ = store.Close() // it has not connected
 		}
@@ -120,19 +120,19 @@ func (c Config) checkBudgets(k *checker) {
 	}
 	for i, l := range c.Budgets.Limits {
 		m := l.Match
-		k.faultIf(m.Server != "" && c.Upstreams[m.Server] == nil,
+		k.If(m.Server != "" && c.Upstreams[m.Server] == nil,
 			at(i)+".match.server", "limit %s: there is no upstream %q: use a key of upstreams", l.Name, m.Server)
 		if !c.Authenticates() {
 			continue
 		}
-		k.faultIf(m.Principal != "" && !c.Knows(m.Principal),
+		k.If(m.Principal != "" && !c.Knows(m.Principal),
 			at(i)+".match.principal", "limit %s: there is no principal %q: use a name of principals", l.Name, m.Principal)
-		k.faultIf(m.Team != "" && !teams[m.Team] && len(c.Auth.Issuers) == 0,
+		k.If(m.Team != "" && !teams[m.Team] && len(c.Auth.Issuers) == 0,
 			at(i)+".match.team", "limit %s: no principal has the team %q: give it to some, under principals", l.Name, m.Team)
 		for _, name := range slices.Sorted(maps.Keys(l.Subjects)) {
-			k.faultIf(l.Per == limits.PerPrincipal && !c.Knows(name),
+			k.If(l.Per == limits.PerPrincipal && !c.Knows(name),
 				at(i)+".subjects."+name, "limit %s: there is no principal %q: use a name of principals", l.Name, name)
-			k.faultIf(l.Per == limits.PerTeam && !teams[name] && len(c.Auth.Issuers) == 0,
+			k.If(l.Per == limits.PerTeam && !teams[name] && len(c.Auth.Issuers) == 0,
 				at(i)+".subjects."+name, "limit %s: no principal has the team %q: give it to some, under principals", l.Name, name)
 		}
 	}
@@ -140,22 +140,22 @@ func (c Config) checkBudgets(k *checker) {
 
 func (c Config) checkReplicas(k *checker) {
 	r := c.Replicas
-	k.faultIf(r.DrainSeconds < 0 || r.DrainSeconds > 3600, "replicas.drain_seconds", "%d is not between 0 and 3600", r.DrainSeconds)
+	k.If(r.DrainSeconds < 0 || r.DrainSeconds > 3600, "replicas.drain_seconds", "%d is not between 0 and 3600", r.DrainSeconds)
 	if r.Listen == "" {
-		k.faultIf(r.Address != "" || r.Key != "", "replicas.listen", "is missing: give host:port where the other replicas reach this one, such as 10.0.0.7:8788")
+		k.If(r.Address != "" || r.Key != "", "replicas.listen", "is missing: give host:port where the other replicas reach this one, such as 10.0.0.7:8788")
 		return
 	}
 	host, _, err := net.SplitHostPort(r.Listen)
-	k.faultIf(err != nil, "replicas.listen", "%q is not host:port, such as 10.0.0.7:8788", r.Listen)
+	k.If(err != nil, "replicas.listen", "%q is not host:port, such as 10.0.0.7:8788", r.Listen)
 	ip, _ := netip.ParseAddr(host)
 	if r.Address != "" {
 		_, _, err = net.SplitHostPort(r.Address)
-		k.faultIf(err != nil, "replicas.address", "%q is not host:port, such as 10.0.0.7:8788", r.Address)
+		k.If(err != nil, "replicas.address", "%q is not host:port, such as 10.0.0.7:8788", r.Address)
 	} else {
-		k.faultIf(err == nil && (host == "" || ip.IsUnspecified()), "replicas.address", "is missing: %q is every address of this machine; give the one under which the other replicas reach it", r.Listen)
+		k.If(err == nil && (host == "" || ip.IsUnspecified()), "replicas.address", "is missing: %q is every address of this machine; give the one under which the other replicas reach it", r.Listen)
 	}
-	k.faultIf(len(r.Key) < minKey, "replicas.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one, and all replicas need the same", len(r.Key), minKey)
-	k.faultIf(c.Store.URL == "", "store.url", "is missing: replicas find each other, and count limits, in a Redis or Valkey server")
+	k.If(len(r.Key) < minKey, "replicas.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one, and all replicas need the same", len(r.Key), minKey)
+	k.If(c.Store.URL == "", "store.url", "is missing: replicas find each other, and count limits, in a Redis or Valkey server")
 }
 
 func (c Config) checkListen(k *checker) {
@@ -164,7 +164,7 @@ func (c Config) checkListen(k *checker) {
 	for i, o := range c.AllowedOrigins {
 		u, err := url.Parse(o)
 		if err != nil || u.Scheme == "" || u.Host == "" || !strings.EqualFold(u.Scheme+"://"+u.Host, strings.TrimSuffix(o, "/")) || strings.Contains(o, "*") {
-			k.fault(fmt.Sprintf("allowed_origins[%d]", i), "%q is not an origin: name each as scheme://host[:port], such as https://app.example.com", o)
+			k.Add(fmt.Sprintf("allowed_origins[%d]", i), "%q is not an origin: name each as scheme://host[:port], such as https://app.example.com", o)
 		}
 	}
 	if c.Listen == "" {
@@ -172,7 +172,7 @@ func (c Config) checkListen(k *checker) {
 	}
 	port := k.address("listen", c.Listen, "127.0.0.1:8787")
 	if c.Exposed() && !c.Authenticates() {
-		k.fault("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
+		k.Add("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
 	}
 }
 
@@ -182,13 +182,13 @@ func (c Config) checkConsole(k *checker) {
 	k.tls("console.tls", o.TLS)
 	k.hosts("console.allowed_hosts", o.AllowedHosts)
 	if o.Listen == "" {
-		k.faultIf(o.TLS.Cert != "" || len(o.AllowedHosts) > 0, "console.listen", "is empty: tls and allowed_hosts are for a console with an address of its own, such as 127.0.0.1:8788")
+		k.If(o.TLS.Cert != "" || len(o.AllowedHosts) > 0, "console.listen", "is empty: tls and allowed_hosts are for a console with an address of its own, such as 127.0.0.1:8788")
 		return
 	}
 	k.address("console.listen", o.Listen, "127.0.0.1:8788")
-	k.faultIf(!c.Authenticates() || c.Auth.Auditor == "", "console.listen", "nobody could log in: name the role of those who may look in auth.auditor, and give it to principals, or take tokens of an issuer")
-	k.faultIf(exposed(o.Listen) && o.TLS.Cert == "", "console.listen", "%q is not a loopback address, and tokens would cross the network unencrypted: set console.tls, or listen on 127.0.0.1 behind a reverse proxy with TLS", o.Listen)
-	k.faultIf(exposed(o.Listen) && len(o.AllowedHosts) == 0, "console.allowed_hosts", "is empty: name the hosts under which browsers reach the console")
+	k.If(!c.Authenticates() || c.Auth.Auditor == "", "console.listen", "nobody could log in: name the role of those who may look in auth.auditor, and give it to principals, or take tokens of an issuer")
+	k.If(exposed(o.Listen) && o.TLS.Cert == "", "console.listen", "%q is not a loopback address, and tokens would cross the network unencrypted: set console.tls, or listen on 127.0.0.1 behind a reverse proxy with TLS", o.Listen)
+	k.If(exposed(o.Listen) && len(o.AllowedHosts) == 0, "console.allowed_hosts", "is empty: name the hosts under which browsers reach the console")
 }
 
 // Bounds of a token, and of the key of logins, in characters.
@@ -211,16 +211,16 @@ func (c Config) checkPrincipals(k *checker) {
 	owner := map[[sha256.Size]byte]string{}
 	for _, name := range c.PrincipalNames() {
 		p, at := c.Principals[name], "principals."+name
-		k.faultIf(!principalName.MatchString(name),
+		k.If(!principalName.MatchString(name),
 			at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
 		if p != nil {
 			p.checkIdentity(at, k)
 		}
 		if p == nil || len(p.All()) == 0 {
-			k.fault(at, "has no token: give it token or token_sha256")
+			k.Add(at, "has no token: give it token or token_sha256")
 			continue
 		}
-		k.faultIf(len(p.Tokens) > maxTokens, at+".tokens", "has %d entries, more than %d", len(p.Tokens), maxTokens)
+		k.If(len(p.Tokens) > maxTokens, at+".tokens", "has %d entries, more than %d", len(p.Tokens), maxTokens)
 		first := len(p.All()) - len(p.Tokens)
 		for i, t := range p.All() {
 			in := at
@@ -229,7 +229,7 @@ func (c Config) checkPrincipals(k *checker) {
 			}
 			sum, ok := t.check(in, k)
 			if other, taken := owner[sum]; ok && taken {
-				k.fault(in, "has the same token as %s: give each its own", other)
+				k.Add(in, "has the same token as %s: give each its own", other)
 			} else if ok {
 				owner[sum] = name
 			}
@@ -241,22 +241,22 @@ func (c Config) checkPrincipals(k *checker) {
 func (t Token) check(at string, k *checker) (sum [sha256.Size]byte, ok bool) {
 	switch {
 	case t.Token == "" && t.TokenSHA256 == "":
-		k.fault(at, "has no token: give it token or token_sha256")
+		k.Add(at, "has no token: give it token or token_sha256")
 		return sum, false
 	case t.Token != "" && t.TokenSHA256 != "":
-		k.fault(at, "has both token and token_sha256: give it one of them")
+		k.Add(at, "has both token and token_sha256: give it one of them")
 		return sum, false
 	}
 	sum, ok = t.Digest()
 	switch n := len(t.Token); {
 	case !ok:
-		k.fault(at+".token_sha256", "is not 64 hexadecimal digits; `printf %%s \"$TOKEN\" | sha256sum` prints them")
+		k.Add(at+".token_sha256", "is not 64 hexadecimal digits; `printf %%s \"$TOKEN\" | sha256sum` prints them")
 	case t.Token != "" && n < minToken:
-		k.fault(at+".token", "has %d characters, fewer than %d, and could be guessed; `openssl rand -hex 32` makes a good one", n, minToken)
+		k.Add(at+".token", "has %d characters, fewer than %d, and could be guessed; `openssl rand -hex 32` makes a good one", n, minToken)
 	case n > maxToken:
-		k.fault(at+".token", "has %d characters, more than %d", n, maxToken)
+		k.Add(at+".token", "has %d characters, more than %d", n, maxToken)
 	case t.Token != "" && !tokenForm.MatchString(string(t.Token)):
-		k.fault(at+".token", "has characters that a bearer token can't have; use letters, digits and -._~+/")
+		k.Add(at+".token", "has characters that a bearer token can't have; use letters, digits and -._~+/")
 	}
 	return sum, ok
 }
@@ -267,14 +267,14 @@ const maxLabels = 64
 var labelForm = regexp.MustCompile(`^[!#-\[\]-~]{1,64}$`) // RFC 6749, scope-token
 
 func (p *Principal) checkIdentity(at string, k *checker) {
-	k.faultIf(p.Team != "" && !principalName.MatchString(p.Team),
+	k.If(p.Team != "" && !principalName.MatchString(p.Team),
 		at+".team", "%q must be 1 to 64 letters, digits, '_', '-', '.' or '@'", p.Team)
 	k.labelsOf(at+".roles", p.Roles)
 	k.labelsOf(at+".scopes", p.Scopes)
 }
 
 func (k *checker) labelsOf(at string, labels []string) {
-	k.faultIf(len(labels) > maxLabels, at, "has %d entries, more than %d", len(labels), maxLabels)
+	k.If(len(labels) > maxLabels, at, "has %d entries, more than %d", len(labels), maxLabels)
 	k.labels(at, labels)
 }
 
@@ -289,21 +289,21 @@ func (c Config) checkUpstreams(k *checker) {
 	prefixes := map[string]string{}
 	for _, key := range c.UpstreamKeys() {
 		u, at := c.Upstreams[key], "upstreams."+key
-		k.faultIf(!upstreamKey.MatchString(key),
+		k.If(!upstreamKey.MatchString(key),
 			at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
 		if u == nil {
-			k.fault(at, "is empty: give it builtin, command or url")
+			k.Add(at, "is empty: give it builtin, command or url")
 			continue
 		}
 		kinds := count(u.Builtin != "", len(u.Command) > 0, u.URL != "")
-		k.faultIf(kinds != 1,
+		k.If(kinds != 1,
 			at, "needs exactly one of builtin, command and url, and has %d", kinds)
 		u.checkKind(at, k)
 		prefix := u.NamePrefix(key)
-		k.faultIf(!prefixForm.MatchString(prefix),
+		k.If(!prefixForm.MatchString(prefix),
 			at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
 		if other, taken := prefixes[prefix]; taken && prefix != "" {
-			k.fault(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
+			k.Add(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
 		}
 		prefixes[prefix] = key
 		k.within(at+".timeout_seconds", u.TimeoutSeconds, most(time.Second), "is negative (0 sets no limit)")
@@ -325,30 +325,30 @@ func (c Config) checkUpstreams(k *checker) {
 func (u *Upstream) checkKind(at string, k *checker) {
 	switch {
 	case u.Builtin != "" && u.Builtin != "files":
-		k.fault(at+".builtin", "%q is not a built-in server; the only one is \"files\"", u.Builtin)
+		k.Add(at+".builtin", "%q is not a built-in server; the only one is \"files\"", u.Builtin)
 	case u.Builtin == "files" && len(u.Roots) == 0:
-		k.fault(at+".roots", "is empty: name the directories that may be read")
+		k.Add(at+".roots", "is empty: name the directories that may be read")
 	case u.Builtin == "" && len(u.Roots) > 0:
-		k.fault(at+".roots", "belongs to builtin: files only")
+		k.Add(at+".roots", "belongs to builtin: files only")
 	case len(u.Command) > 0 && u.Command[0] == "":
-		k.fault(at+".command", "the program's name is empty")
+		k.Add(at+".command", "the program's name is empty")
 	case u.URL != "":
 		if p, err := url.Parse(u.URL); err != nil || p.Host == "" || (p.Scheme != "http" && p.Scheme != "https") {
-			k.fault(at+".url", "%q is not an http or https URL: write it with https://", u.URL)
+			k.Add(at+".url", "%q is not an http or https URL: write it with https://", u.URL)
 		}
 	}
-	k.faultIf(len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != ""),
+	k.If(len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != ""),
 		at, "env and cwd belong to command only")
 	k.optional(at+".share", u.Share, "session", "principal", "everyone")
-	k.faultIf(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil || u.Share != ""),
+	k.If(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil || u.Share != ""),
 		at, "max_connections, idle_seconds and share belong to command and url: the built-in server is no process")
-	k.faultIf(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
+	k.If(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {
 		case !headerName.MatchString(name):
-			k.fault(at+".headers."+name, "is not the name of a header")
+			k.Add(at+".headers."+name, "is not the name of a header")
 		case !headerValue.MatchString(u.Headers[name]):
-			k.fault(at+".headers."+name, "its value has a line break, or another character that a header can't have; is it a file's text, with the line break at its end?")
+			k.Add(at+".headers."+name, "its value has a line break, or another character that a header can't have; is it a file's text, with the line break at its end?")
 		}
 	}
 }
@@ -366,42 +366,42 @@ func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *chec
 	}
 	switch {
 	case !overTLS(u.URL):
-		k.fault(at, "needs a url with https, or on a loopback address: tokens must not be readable on the network")
+		k.Add(at, "needs a url with https, or on a loopback address: tokens must not be readable on the network")
 	case count(a.ClientCredentials != nil, person != nil, a.TokenExchange != nil, company != nil) != 1:
-		k.fault(at, "needs one of client_credentials, authorization_code, token_exchange and enterprise")
+		k.Add(at, "needs one of client_credentials, authorization_code, token_exchange and enterprise")
 	case a.Issuer == "" && (person == nil || person.ClientSecret != ""): // else the upstream could have it sent anywhere
-		k.fault(at+".issuer", "is missing: name the authorization server that knows the client and its secret")
+		k.Add(at+".issuer", "is missing: name the authorization server that knows the client and its secret")
 	case a.TokenExchange != nil && !slices.ContainsFunc(slices.Collect(maps.Values(issuers)), func(is *auth.Issuer) bool { return is != nil && is.URL == a.Issuer }):
-		k.fault(at+".issuer", "%q is not the url of one of auth.issuers: with token_exchange only the server that gave a caller its token gets that token", a.Issuer)
+		k.Add(at+".issuer", "%q is not the url of one of auth.issuers: with token_exchange only the server that gave a caller its token gets that token", a.Issuer)
 	}
 	for _, key := range slices.Sorted(maps.Keys(clients)) {
 		if c := clients[key]; c != nil {
-			k.faultIf(c.ClientID == "" || !c.proves(), at+"."+key, "needs client_id, and client_secret or private_key_file")
-			k.faultIf(c.ClientSecret != "" && c.PrivateKeyFile != "", at+"."+key, "has a client_secret and a private_key_file: remove one of them")
+			k.If(c.ClientID == "" || !c.proves(), at+"."+key, "needs client_id, and client_secret or private_key_file")
+			k.If(c.ClientSecret != "" && c.PrivateKeyFile != "", at+"."+key, "has a client_secret and a private_key_file: remove one of them")
 		}
 	}
 	if company != nil {
 		at, p := at+".enterprise", company.Provider
 		k.optional(at+".per", company.Per, "shared", "principal")
-		k.faultIf(!overTLS(p.Issuer), at+".provider.issuer", "%q is not an https URL, such as https://login.example.com", p.Issuer)
-		k.faultIf(p.ClientID == "", at+".provider", "needs the client_id that foldgate has at the identity provider")
-		k.faultIf(p.RedirectPort < 0 || p.RedirectPort > 65535, at+".provider.redirect_port", "%d is not a port", p.RedirectPort)
+		k.If(!overTLS(p.Issuer), at+".provider.issuer", "%q is not an https URL, such as https://login.example.com", p.Issuer)
+		k.If(p.ClientID == "", at+".provider", "needs the client_id that foldgate has at the identity provider")
+		k.If(p.RedirectPort < 0 || p.RedirectPort > 65535, at+".provider.redirect_port", "%d is not a port", p.RedirectPort)
 	}
-	k.faultIf(a.PerPrincipal() && u.Share == "everyone", at, "a login for each principal and share: everyone contradict each other: a connection has one login")
+	k.If(a.PerPrincipal() && u.Share == "everyone", at, "a login for each principal and share: everyone contradict each other: a connection has one login")
 	if person != nil {
 		at := at + ".authorization_code"
 		k.optional(at+".per", person.Per, "shared", "principal")
-		k.faultIf(person.ClientSecret != "" && person.ClientID == "", at, "has a client_secret without its client_id")
-		k.faultIf(person.RedirectPort < 0 || person.RedirectPort > 65535, at+".redirect_port", "%d is not a port", person.RedirectPort)
+		k.If(person.ClientSecret != "" && person.ClientID == "", at, "has a client_secret without its client_id")
+		k.If(person.RedirectPort < 0 || person.RedirectPort > 65535, at+".redirect_port", "%d is not a port", person.RedirectPort)
 		doc, err := url.Parse(person.ClientMetadataURL)
-		k.faultIf(person.ClientMetadataURL != "" && (err != nil || doc.Scheme != "https" || doc.Host == "" || strings.Trim(doc.Path, "/") == ""),
+		k.If(person.ClientMetadataURL != "" && (err != nil || doc.Scheme != "https" || doc.Host == "" || strings.Trim(doc.Path, "/") == ""),
 			at+".client_metadata_url", "%q is not an https URL with a path, such as https://example.com/foldgate.json", person.ClientMetadataURL)
 	}
-	k.faultIf(a.Issuer != "" && !overTLS(a.Issuer),
+	k.If(a.Issuer != "" && !overTLS(a.Issuer),
 		at+".issuer", "%q is not an https URL, such as https://login.example.com", a.Issuer)
 	k.labels(at+".scopes", a.Scopes)
 	for name := range u.Headers {
-		k.faultIf(strings.EqualFold(name, "Authorization"), at, "and headers.%s are two logins: remove one of them", name)
+		k.If(strings.EqualFold(name, "Authorization"), at, "and headers.%s are two logins: remove one of them", name)
 	}
 }
 
@@ -413,16 +413,16 @@ func overTLS(text string) bool {
 }
 
 func (r Results) check(k *checker) {
-	k.faultIf(r.MainThreshold < 1 || r.MainThreshold > many, "results.main_threshold", "%d is not between 1 and %d; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold, many)
-	k.faultIf(!(r.BranchFraction > 0 && r.BranchFraction <= 1), "results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction) // NaN too
-	k.faultIf(r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold,
+	k.If(r.MainThreshold < 1 || r.MainThreshold > many, "results.main_threshold", "%d is not between 1 and %d; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold, many)
+	k.If(!(r.BranchFraction > 0 && r.BranchFraction <= 1), "results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction) // NaN too
+	k.If(r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold,
 		"results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
 	k.oneOf("results.on_injection", r.OnInjection, "off", "log", "flag", "block")
 	k.positive("results.quota_mb", r.QuotaMB, many)
 	k.positive("results.ttl_hours", r.TTLHours, most(time.Hour))
 	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
 		at := "results.tools." + glob
-		k.faultIf(!globs.Valid(glob), at, "is not a valid glob")
+		k.If(!globs.Valid(glob), at, "is not a valid glob")
 		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
 		k.optional(at+".on_injection", r.Tools[glob].OnInjection, "off", "log", "flag", "block")
 		k.within(at+".threshold", r.Tools[glob].Threshold, many, "is negative (0 leaves the defaults)")
@@ -437,8 +437,8 @@ func (c Config) WorkflowRules() (*workflow.Rules, []Fault) {
 		specs[i] = c.workflowSpec(w, fmt.Sprintf("workflows[%d].", i), &k)
 	}
 	rules, wrong := workflow.Compile(specs)
-	k.faults.Under("workflows", wrong)
-	return rules, k.faults
+	k.Under("workflows", wrong)
+	return rules, k.List
 }
 
 // Defaults of a workflow.
@@ -474,7 +474,7 @@ func (c Config) workflowSpec(w Workflow, at string, k *checker) workflow.Spec {
 		k.optional(fmt.Sprintf("%sinject.result[%d]", at, i), channel, workflowChannels...)
 	}
 	if a := w.Handle().Argument; !upstreamKey.MatchString(a) || a == branchArgument {
-		k.fault(at+"inject.argument", "%q can't be the name of the parameter", a)
+		k.Add(at+"inject.argument", "%q can't be the name of the parameter", a)
 	}
 	spec := workflow.Spec{Name: w.Name, TTL: cmp.Or(w.TTL, defaultWorkflowTTL), Remint: w.OnUnknown == "remint", Preserve: w.ForeignIDs == "preserve", Require: w.Require}
 	fallback := w.Fallback
@@ -493,7 +493,7 @@ func (c Config) workflowSpec(w Workflow, at string, k *checker) workflow.Spec {
 		for i, t := range list.tools {
 			server, tool, ok := c.splitTool(t.Tool)
 			if !ok {
-				k.fault(fmt.Sprintf("%s%s[%d].tool", at, list.role, i), "%q names no upstream: write <upstream>.<tool>, the upstream's key under upstreams", t.Tool)
+				k.Add(fmt.Sprintf("%s%s[%d].tool", at, list.role, i), "%q names no upstream: write <upstream>.<tool>, the upstream's key under upstreams", t.Tool)
 			}
 			spec.Tools = append(spec.Tools, workflow.ToolSpec{
 				Role: list.role, Server: server, Tool: tool, Step: t.Step, Capture: t.Capture, Join: t.Join, StepKey: t.StepKey,
@@ -514,17 +514,12 @@ func (c Config) splitTool(name string) (server, tool string, ok bool) {
 	return server, tool, ok
 }
 
-type checker struct{ faults faults.List }
-
-func (k *checker) fault(key, format string, args ...any) { k.faults.Add(key, format, args...) }
-
-func (k *checker) faultIf(bad bool, key, format string, args ...any) {
-	k.faults.If(bad, key, format, args...)
-}
+// checker collects the faults of a configuration.
+type checker struct{ faults.List }
 
 func (k *checker) oneOf(key, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
-		k.fault(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
+		k.Add(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
 	}
 }
 
@@ -542,24 +537,24 @@ const many = 1 << 30
 func most(unit time.Duration) int { return int(36500 * 24 * time.Hour / unit) }
 
 func (k *checker) positive(key string, n, high int) {
-	k.faultIf(n < 1, key, "%d is not positive", n)
-	k.faultIf(n > high, key, "%d is more than %d", n, high)
+	k.If(n < 1, key, "%d is not positive", n)
+	k.If(n > high, key, "%d is more than %d", n, high)
 }
 
 // within checks a number that may be 0.
 func (k *checker) within(key string, n, high int, negative string) {
-	k.faultIf(n < 0, key, "%d %s", n, negative)
-	k.faultIf(n > high, key, "%d is more than %d", n, high)
+	k.If(n < 0, key, "%d %s", n, negative)
+	k.If(n > high, key, "%d is more than %d", n, high)
 }
 
 func (k *checker) tls(key string, t TLS) {
-	k.faultIf((t.Cert == "") != (t.Key == ""), key, "needs both cert and key, and has one of them")
+	k.If((t.Cert == "") != (t.Key == ""), key, "needs both cert and key, and has one of them")
 }
 
 func (k *checker) hosts(key string, all []string) {
 	for i, h := range all {
 		_, _, err := net.SplitHostPort(h)
-		k.faultIf(err == nil || h == "" || strings.ContainsAny(h, "/ *"), fmt.Sprintf("%s[%d]", key, i), "%q is not a host name: give each in full, without scheme and port", h)
+		k.If(err == nil || h == "" || strings.ContainsAny(h, "/ *"), fmt.Sprintf("%s[%d]", key, i), "%q is not a host name: give each in full, without scheme and port", h)
 	}
 }
 
@@ -567,16 +562,16 @@ func (k *checker) hosts(key string, all []string) {
 func (k *checker) address(key, address, example string) (port string) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		k.fault(key, "%q is not host:port, such as %s", address, example)
+		k.Add(key, "%q is not host:port, such as %s", address, example)
 	} else if _, err := net.LookupPort("tcp", port); err != nil {
-		k.fault(key, "%q has no valid port: use 1 to 65535, or 0 for any that is free", address)
+		k.Add(key, "%q has no valid port: use 1 to 65535, or 0 for any that is free", address)
 	}
 	return port
 }
 
 func (k *checker) labels(key string, all []string) {
 	for i, label := range all {
-		k.faultIf(!labelForm.MatchString(label),
+		k.If(!labelForm.MatchString(label),
 			fmt.Sprintf("%s[%d]", key, i), "%q must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes", label)
 	}
 }
@@ -593,6 +588,6 @@ func count(all ...bool) (n int) {
 
 func (k *checker) globs(key string, all []string) {
 	for _, glob := range all {
-		k.faultIf(!globs.Valid(glob), key, "%q is not a valid glob", glob)
+		k.If(!globs.Valid(glob), key, "%q is not a valid glob", glob)
 	}
 }
