@@ -40,7 +40,7 @@ type MissingRecords struct {
 // RebuildLimits raises the counts of the limits in c to what the journals in dirs say. It lowers none,
 // so it can be repeated. The journals must be those of all gateways that share the store.
 func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slog.Logger) (done Rebuilt, err error) {
-	all, store, err := limitsAndStore(c, log)
+	all, store, err := limitsAndStore(c, log, slog.New(slog.DiscardHandler)) // that counts are lost is no news
 	if err != nil {
 		return done, err
 	}
@@ -88,11 +88,12 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 }
 
 // limitsAndStore opens the limits of a configuration without a gateway. The caller closes the store.
-func limitsAndStore(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store, error) {
+// lost gets the warning that counts are lost.
+func limitsAndStore(c config.Config, log, lost *slog.Logger) (*limits.Limits, limits.Store, error) {
 	if len(c.Budgets.Limits) == 0 {
 		return nil, nil, errNoLimits
 	}
-	store, err := engine.OpenLimitStore(c)
+	store, err := engine.OpenLimitStore(c, lost)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,7 +106,7 @@ func limitsAndStore(c config.Config, log *slog.Logger) (*limits.Limits, limits.S
 
 // StoredBudgets returns what the limits in c have left. It needs the store and no gateway.
 func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]control.Budget, error) {
-	all, store, err := limitsAndStore(c, log)
+	all, store, err := limitsAndStore(c, log, log)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -44,7 +45,7 @@ func eachClock(t *testing.T, test func(t *testing.T, c *clock, open func(name st
 		t.Parallel()
 		c, dir := &clock{}, t.TempDir()
 		test(t, c, func(name string) Store {
-			s, err := openSQLite(filepath.Join(dir, name), c.now)
+			s, err := openSQLite(filepath.Join(dir, name), slog.New(slog.DiscardHandler), c.now)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,6 +3,7 @@ package limits_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -17,7 +18,7 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	store, err := limits.OpenSQLite(filepath.Join(dir, "budgets.db"))
+	store, err := limits.OpenSQLite(filepath.Join(dir, "budgets.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		fmt.Println(err)
 		return

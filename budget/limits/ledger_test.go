@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -366,7 +367,7 @@ func TestLedgerFails(t *testing.T) {
 
 // Accounts beyond the slots, and those that need more room than a slot has, work without.
 func TestLedgerIsFull(t *testing.T) {
-	store, err := OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"))
+	store, err := OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,7 +77,7 @@ func newLimits(t *testing.T, o Options, all ...Limit) *Limits {
 	if now == nil {
 		now = time.Now
 	}
-	store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), now)
+	store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), now)
 	if err != nil {
 		t.Fatal(err)
 	}

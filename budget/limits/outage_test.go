@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -55,7 +56,7 @@ func outages() []outage {
 		}},
 		{"locked sqlite", func(t *testing.T) (Store, func(), func()) {
 			path := filepath.Join(t.TempDir(), "budgets.db")
-			s, err := OpenSQLite(path)
+			s, err := OpenSQLite(path, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -252,7 +253,7 @@ func TestLostAnswers(t *testing.T) {
 func TestReplacedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budgets.db")
 	of := func(path string) Store {
-		s, err := OpenSQLite(path)
+		s, err := OpenSQLite(path, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +377,7 @@ func TestBusyConnection(t *testing.T) {
 	})
 	const takes = 20
 	for range takes {
-		s, err := OpenSQLite(path)
+		s, err := OpenSQLite(path, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

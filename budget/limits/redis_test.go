@@ -2,6 +2,7 @@ package limits
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,7 +44,7 @@ func openAt(place string) (Store, error) {
 	if strings.Contains(place, "://") {
 		return OpenRedis(place, "test")
 	}
-	return OpenSQLite(place)
+	return OpenSQLite(place, slog.New(slog.DiscardHandler))
 }
 
 // eachPlace runs a test with each kind of store, at a new place.

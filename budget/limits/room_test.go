@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func TestLedgerOfAnotherStore(t *testing.T) {
 		return l
 	}
 	open := func(name string) Store {
-		store, err := OpenSQLite(filepath.Join(dir, name))
+		store, err := OpenSQLite(filepath.Join(dir, name), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

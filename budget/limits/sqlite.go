@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -52,6 +53,7 @@ const (
 // file is the SQLite [Store]. Operations that wait at the same time share a transaction.
 type file struct {
 	path string
+	log  *slog.Logger
 	now  func() time.Time
 	most int // counters
 
@@ -111,11 +113,12 @@ type request struct {
 
 // OpenSQLite opens or creates a store in a file, in a directory that it creates for its owner only.
 // Processes of one machine can share it. Operations survive the death of a process. A power failure
-// can lose the newest ones.
-func OpenSQLite(path string) (Store, error) { return openSQLite(path, time.Now) }
+// can lose the newest ones. If the file is removed or replaced while it is open, the store counts on
+// with what is there, and says so in the log.
+func OpenSQLite(path string, log *slog.Logger) (Store, error) { return openSQLite(path, log, time.Now) }
 
-func openSQLite(path string, now func() time.Time) (Store, error) {
-	f := &file{path: path, now: now, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
+func openSQLite(path string, log *slog.Logger, now func() time.Time) (Store, error) {
+	f := &file{path: path, log: log, now: now, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
 	if err := f.open(context.Background()); err != nil {
 		return nil, f.diagnose(err)
 	}
@@ -169,6 +172,7 @@ func (f *file) follow(ctx context.Context) error {
 	if err := f.open(ctx); err != nil {
 		return err
 	}
+	f.log.Warn("the database of limits was removed or replaced: limits count on with what is in its place", "file", f.path)
 	f.stmts, f.answers, f.order = map[stmt]*sql.Stmt{}, map[string]memory{}, nil
 	return before.release()
 }

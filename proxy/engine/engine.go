@@ -130,13 +130,16 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 		Recorder: e.Recorder, Counter: e.Counter, Telemetry: e.Telemetry,
 		Several: func() bool { return e.Config().PrincipalCount() > 1 },
 	}
-	if e.Results, err = results.Open(filepath.Join(e.Dir, "results.db"), results.Config{
+	branches, stored := filepath.Join(e.Dir, "foldgate.db"), filepath.Join(e.Dir, "results.db")
+	warnLost(e.Log, stored, branches+".lock", "stored results", restore)
+	warnLost(e.Log, branches, branches+".progress", "branches", restore)
+	if e.Results, err = results.Open(stored, results.Config{
 		Quota: int64(cfg.Results.QuotaMB) << 20, TTL: time.Duration(cfg.Results.TTLHours) * time.Hour,
 		Strict: cfg.Folding.SessionValidation == folding.ValidationStrict, Replica: e.Replica,
 	}); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
-	repo, err := folding.OpenSQLite(filepath.Join(e.Dir, "foldgate.db"))
+	repo, err := folding.OpenSQLite(branches)
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
@@ -182,15 +185,15 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 	if len(b.Limits) == 0 {
 		return nil, nil
 	}
+	if e.limitStore == nil { // before the file of the reserves, which is the sign of an earlier store
+		if e.limitStore, err = OpenLimitStore(e.Start, e.Log); err != nil {
+			return nil, err
+		}
+	}
 	if e.reserves == nil {
 		store := sha256.Sum256([]byte(string(e.Start.Store.URL) + "\x00" + e.Start.Store.Prefix))
 		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile), hex.EncodeToString(store[:])); err != nil {
 			return nil, fmt.Errorf("state_dir: %w", writable(err))
-		}
-	}
-	if e.limitStore == nil {
-		if e.limitStore, err = OpenLimitStore(e.Start); err != nil {
-			return nil, err
 		}
 	}
 	all, err := limits.New(b.Limits, e.limitStore, limits.Options{
@@ -206,12 +209,15 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return e.Config().ShownName(server, tool) }, Stateless: wire.VersionModern}, nil
 }
 
-// OpenLimitStore opens the store in which the limits of a configuration count.
-func OpenLimitStore(c config.Config) (limits.Store, error) {
+// OpenLimitStore opens the store in which the limits of a configuration count. The log gets a warning
+// if the counts of an earlier start are lost.
+func OpenLimitStore(c config.Config, log *slog.Logger) (limits.Store, error) {
 	if c.Store.URL != "" {
 		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
 	}
-	store, err := limits.OpenSQLite(filepath.Join(c.StatePath(), "budgets.db"))
+	file := filepath.Join(c.StatePath(), "budgets.db")
+	warnLost(log, file, filepath.Join(c.StatePath(), ReservesFile), "counts of limits", `run "foldgate budgets rebuild"`)
+	store, err := limits.OpenSQLite(file, log)
 	if err != nil {
 		err = fmt.Errorf("state_dir: %w", err)
 	}
@@ -356,6 +362,19 @@ func regularFiles(dir string) error {
 		}
 	}
 	return nil
+}
+
+const restore = "restore it from a backup if you did not remove it"
+
+// warnLost logs that a database is gone or empty that an earlier start has made. later is a file that
+// foldgate makes after the database, content what the database has.
+func warnLost(log *slog.Logger, database, later, content, remedy string) {
+	if _, err := os.Stat(later); err != nil {
+		return
+	}
+	if info, err := os.Stat(database); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		log.Warn("a database of the state directory is gone or empty, so a new one is made without the "+content+" it had: "+remedy, "file", database)
+	}
 }
 
 // writable adds the remedy to an error of a state directory that foldgate can't write.

@@ -351,7 +351,7 @@ func TestPayGivesBack(t *testing.T) {
 	if err := one.Window.UnmarshalText([]byte("1d")); err != nil {
 		t.Fatal(err)
 	}
-	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"))
+	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

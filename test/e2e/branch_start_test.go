@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,5 +175,59 @@ func TestSecondProcess(t *testing.T) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "in use by another process") {
 		t.Errorf("an HTTP server on the same state_dir: %v, %s", err, out)
+	}
+}
+
+// A database that an earlier start has made is missed if it is gone or empty. The first start misses none.
+func TestLostDatabases(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 1M, window: 1w}\n"))
+	files := []string{"foldgate.db", "results.db", "budgets.db"}
+	lost := func() (names []string) {
+		for _, line := range strings.Split(g.log.String(), "\n") {
+			if strings.Contains(line, "is gone or empty") {
+				names = append(names, files[slices.IndexFunc(files, func(name string) bool { return strings.Contains(line, name) })])
+			}
+		}
+		return names
+	}
+	start := func() {
+		t.Helper()
+		tool(t, g.connect(ctx, "stdio", mcpclient.Legacy), ctx, "fake__text", `{"text":"x"}`)
+		g.stop()
+	}
+	start()
+	start()
+	if names := lost(); names != nil {
+		t.Errorf("lost without a loss: %q", names)
+	}
+	var want []string
+	for _, name := range files {
+		path := filepath.Join(g.dir, "state", name)
+		for _, lose := range []func() error{
+			func() error { return os.Remove(path) },
+			func() error { return os.Truncate(path, 0) },
+		} {
+			if err := lose(); err != nil {
+				t.Fatal(err)
+			}
+			start()
+			start()
+			want = append(want, name)
+			if names := lost(); !slices.Equal(names, want) {
+				t.Fatalf("lost %q, want %q", names, want)
+			}
+		}
+	}
+	if !strings.Contains(g.log.String(), "foldgate budgets rebuild") {
+		t.Error("the log has no remedy for the counts of limits")
+	}
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	tool(t, c, ctx, "fake__text", `{"text":"x"}`)
+	g.losesLimits()
+	g.stop() // gives back what is in reserve
+	if !strings.Contains(g.log.String(), "removed or replaced") {
+		t.Error("the log does not have that the counts were removed meanwhile")
 	}
 }
