@@ -33,6 +33,8 @@ const (
 	// retryDefault is the pause before a stream is opened again if the server names none.
 	retryDefault = time.Second
 	retryMax     = 30 * time.Second
+	// retryMin bounds how often a stream is opened whose server ends each one after an event.
+	retryMin = 100 * time.Millisecond
 	// resumeAttempts is how often in a row the stream of a call is resumed without a single event
 	// before the call fails.
 	resumeAttempts = 6
@@ -300,11 +302,11 @@ func (h *httpConn) listen() {
 	}
 }
 
-// wait waits after n attempts that failed, never less than the server wants.
+// wait waits after n attempts that failed, never less than the server wants or than retryMin.
 func (p position) wait(ctx context.Context, n int) error {
-	first := cmp.Or(p.retry, retryDefault)
+	first := max(cmp.Or(p.retry, retryDefault), retryMin)
 	pause := backoff.Backoff{First: first, Max: max(first, retryMax)}
-	return backoff.Sleep(ctx, max(pause.Delay(n), p.retry))
+	return backoff.Sleep(ctx, max(pause.Delay(n), p.retry, retryMin))
 }
 
 // final reports whether err is an HTTP status with which further attempts are useless.
