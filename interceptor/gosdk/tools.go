@@ -40,7 +40,7 @@ func (f *Foldgate) toolEntry(item json.RawMessage) catalog.Entry {
 	if f.owns(name) {
 		return catalog.Entry{Name: name, Raw: item, Shown: item}
 	}
-	shown, e, ok := f.rules.Entry(catalog.Tools, f.opts.Server, item)
+	shown, e, _, ok := f.rules.Entry(catalog.Tools, f.opts.Server, nil, item)
 	switch {
 	case !ok:
 		return catalog.Entry{Server: f.opts.Server, Name: name, Raw: item, Shown: item}

@@ -42,14 +42,6 @@ var kinds = [Kinds]struct{ method, items, id, capability, needs string }{
 	Templates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources", "name"},
 }
 
-// memberTypes are the JSON types that the protocol gives to members of items.
-var memberTypes = map[string]rawjson.Kind{
-	"name": rawjson.String, "title": rawjson.String, "description": rawjson.String,
-	"uri": rawjson.String, "uriTemplate": rawjson.String, "mimeType": rawjson.String, "size": rawjson.Number,
-	"inputSchema": rawjson.Object, "annotations": rawjson.Object, "execution": rawjson.Object, "_meta": rawjson.Object,
-	"arguments": rawjson.Array, "icons": rawjson.Array,
-}
-
 // Method returns the method that reads the list.
 func (k Kind) Method() string { return kinds[k].method }
 
@@ -85,9 +77,9 @@ type List struct {
 	Held   map[string]string // names of items whose definition hosts must not see, with its state
 }
 
-// modern reports whether the server speaks the modern era, whose results all have a type.
+// modern reports whether the server speaks the modern era, whose results all have a type. l may be nil.
 func (l *List) modern() bool {
-	return slices.ContainsFunc(l.Rest, func(m rawjson.Member) bool { return m.Is("resultType") })
+	return l != nil && slices.ContainsFunc(l.Rest, func(m rawjson.Member) bool { return m.Is("resultType") })
 }
 
 // AddPage adds one page of a list result and returns the cursor of the next page, "" for none.
@@ -247,16 +239,10 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 			continue
 		}
 		for _, raw := range l.Items {
-			shown, e, ok := r.Entry(k, r.keys[i], raw)
-			why := unreadable(k, raw)
-			if ok && k == Tools && l.modern() && r.cfg.Upstreams[r.keys[i]].URL != "" { // headers are of HTTP only
-				schema, _ := rawjson.Get(raw, "inputSchema")
-				_, why = headersOf(schema)
-				ok = why == ""
-			}
-			if why != "" {
+			shown, e, fault, ok := r.Entry(k, r.keys[i], l, raw)
+			if fault != "" {
 				name, _ := rawjson.GetString(raw, kinds[k].id)
-				c.Omitted = append(c.Omitted, Omitted{r.keys[i], name, why})
+				c.Omitted = append(c.Omitted, Omitted{r.keys[i], name, fault})
 			}
 			if !ok {
 				continue
@@ -273,15 +259,28 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 	return c
 }
 
-// Entry returns the entry of one item of a server's list and the name under which hosts see it. ok
-// is false for an item that is not shown, such as an unreadable one, or one of a server that is no longer configured.
-func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
-	own, ok := rawjson.GetString(raw, kinds[k].id)
+// Entry returns the entry of one item of a server's list l, and the name under which hosts see it. ok is false for an item
+// that is not shown, because the configuration hides it, because the server is no longer configured, or
+// because of a fault: the protocol does not allow it.
+func (r *Rules) Entry(k Kind, server string, l *List, raw json.RawMessage) (shown string, e Entry, fault string, ok bool) {
+	own, named := rawjson.GetString(raw, kinds[k].id)
 	u := r.cfg.Upstreams[server] // a reload may remove one while its list is on the way
-	if !ok || u == nil || k == Tools && !u.Tools.Selects(own) || unreadable(k, raw) != "" {
-		return "", Entry{}, false
+	if u == nil || k == Tools && named && !u.Tools.Selects(own) {
+		return "", Entry{}, "", false
 	}
-	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
+	fits, fault := fit(k, raw)
+	var headers []Header
+	if fault == "" && k == Tools {
+		schema, _ := rawjson.Get(raw, "inputSchema")
+		headers, fault = headersOf(schema)
+		if !l.modern() || u.URL == "" { // headers are of HTTP only
+			fault = ""
+		}
+	}
+	if fault != "" {
+		return "", Entry{}, fault, false
+	}
+	e = Entry{Server: server, Name: own, Headers: headers, Raw: raw, Shown: fits}
 	shown = own
 	if k == Tools || k == Prompts {
 		if shown = r.cfg.ShownName(server, own); shown != own {
@@ -289,31 +288,13 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 		}
 	}
 	if k == Tools {
-		schema, _ := rawjson.Get(raw, "inputSchema")
-		e.Headers, _ = headersOf(schema)
 		e.Shown, e.TakesBranchID = addBranchID(e.Shown)
 		e.Shown, e.Workflow = r.addWorkflow(e.Shown, server, own)
 		if !r.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist on it
 			e.Shown = rawjson.Delete(e.Shown, "outputSchema")
 		}
 	}
-	return shown, e, true
-}
-
-// unreadable returns why a typed host can't read an item, "" if it can. An optional member may be null.
-func unreadable(k Kind, item []byte) string {
-	for _, name := range [...]string{kinds[k].id, kinds[k].needs} {
-		if v, _ := rawjson.Get(item, name); name != "" && rawjson.KindOf(v) != memberTypes[name] {
-			return name + " is missing or of another type"
-		}
-	}
-	for m := range rawjson.Members(item) {
-		want, known := memberTypes[m.Name()]
-		if got := rawjson.KindOf(m.Value); known && got != want && got != rawjson.Null {
-			return m.Name() + " is of another type"
-		}
-	}
-	return ""
+	return shown, e, "", true
 }
 
 // Unlisted returns the entry of a tool of a server that has no list yet, by the prefix of its name.

@@ -64,7 +64,7 @@ func TestPermitOfARemovedUpstream(t *testing.T) {
 			}
 		}
 		for k := range Kinds {
-			if shown, e, ok := r.Entry(k, "gone", []byte(`{"name":"t","uri":"mem://t","uriTemplate":"mem://{t}"}`)); ok {
+			if shown, e, _, ok := r.Entry(k, "gone", nil, []byte(`{"name":"t","uri":"mem://t","uriTemplate":"mem://{t}"}`)); ok {
 				t.Errorf("%s: shown as %s, %+v", k.Method(), shown, e)
 			}
 			if d := r.Visible(k, interceptor.Identity{}, gone); d != Removed || r.Hides(k, interceptor.Identity{}, gone) {

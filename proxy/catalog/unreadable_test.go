@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // One item with a member of a type that the protocol does not give it hides neither the other items nor
@@ -22,14 +24,14 @@ func TestUnreadableItems(t *testing.T) {
 	values := []string{`{}`, `[]`, `"x"`, `1`, `true`, `null`, ""} // "": without the member
 	for k := range Kinds {
 		good := `{"name":"good","uri":"good","uriTemplate":"good","inputSchema":{}}`
-		for member, want := range memberTypes {
+		for member, shape := range itemMembers {
 			for _, value := range values {
 				item := rawjson.Delete([]byte(`{"name":"b","uri":"b","uriTemplate":"b","inputSchema":{},"x":1}`), member)
 				if value != "" {
 					item = rawjson.Set(item, []byte(value), member)
 				}
 				needs := slices.Contains(needed[k], member)
-				fits := value != "" && rawjson.KindOf([]byte(value)) == want || !needs && (value == "" || value == "null")
+				fits := value != "" && rawjson.KindOf([]byte(value)) == shape.kind || !needs && (value == "" || value == "null")
 				lists := make([]*List, 2)
 				lists[slices.Index(r.keys, "bad")] = &List{Items: []json.RawMessage{[]byte(`5`), item, []byte(strings.ReplaceAll(good, "good", "also"))}}
 				lists[slices.Index(r.keys, "good")] = &List{Items: []json.RawMessage{[]byte(good)}}
@@ -44,6 +46,56 @@ func TestUnreadableItems(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Typed hosts get each item in a form that they can read, or not at all.
+func TestFit(t *testing.T) {
+	for _, c := range []struct {
+		kind               Kind
+		item, want, faults string // want "" for what the server wrote
+	}{
+		{Tools, `{"name":"t","inputSchema":{"type":"object","properties":{"a":{"type":5}},"required":["a"]},"annotations":{"title":"T","readOnlyHint":false,"x":5},"x":null}`, "", ""},
+		{Tools, `{"name":"t","inputSchema":{}}`, `{"name":"t","inputSchema":{"type":"object"}}`, ""},
+		{Tools, `{"title":null,"name":"t","inputSchema":{"type":null,"properties":null}}`, `{"name":"t","inputSchema":{"type":"object"}}`, ""},
+		{Tools, `{"name":"t","inputSchema":{"type":"object","properties":{"a":true,"b":{}}}}`, `{"name":"t","inputSchema":{"type":"object","properties":{"a":{},"b":{}}}}`, ""},
+		{Tools, `{"name":"t","inputSchema":{"type":"object"},"annotations":{"title":null,"readOnlyHint":true},"icons":null,"_meta":null}`, `{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}`, ""},
+		{Tools, `{"name":"t","inputSchema":{"type":"array"}}`, "", "inputSchema.type has another value"},
+		{Tools, `{"name":"t","inputSchema":{"type":["object"]}}`, "", "inputSchema.type is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object","properties":[]}}`, "", "inputSchema.properties is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object","properties":{"a":5}}}`, "", "inputSchema.properties.* is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object","required":["a",5]}}`, "", "inputSchema.required[1] is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object"},"annotations":{"title":5}}`, "", "annotations.title is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object"},"annotations":{"openWorldHint":"no"}}`, "", "annotations.openWorldHint is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object"},"execution":{"taskSupport":"maybe"}}`, "", "execution.taskSupport has another value"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object"},"icons":[{"src":"x","sizes":"48x48"}]}`, "", "icons[0].sizes is of another type"},
+		{Tools, `{"name":"t","inputSchema":{"type":"object"},"icons":[{}]}`, "", "icons[0].src is missing"},
+		{Tools, `{"name":"t","inputSchema":null}`, "", "inputSchema is of another type"},
+		{Tools, `[]`, "", "the item is of another type"},
+		{Prompts, `{"name":"p","arguments":[{"name":"a","description":null,"required":true},{"name":"b"}]}`, `{"name":"p","arguments":[{"name":"a","required":true},{"name":"b"}]}`, ""},
+		{Prompts, `{"name":"p","arguments":[{"name":"a"},{"name":null}]}`, "", "arguments[1].name is of another type"},
+		{Prompts, `{"name":"p","arguments":[{"name":"a","required":"yes"}]}`, "", "arguments[0].required is of another type"},
+		{Prompts, `{"name":"p","arguments":["a"]}`, "", "arguments[0] is of another type"},
+		{Resources, `{"uri":"r","name":"r","annotations":{"audience":["user"],"priority":0.5,"lastModified":"today"}}`, "", ""},
+		{Resources, `{"uri":"r","name":"r","annotations":{"audience":["all"]}}`, "", "annotations.audience[0] has another value"},
+		{Resources, `{"uri":"r","name":"r","annotations":{"priority":5}}`, "", "annotations.priority has another value"},
+		{Templates, `{"uriTemplate":"r","name":"r","size":null,"mimeType":"x"}`, `{"uriTemplate":"r","name":"r","mimeType":"x"}`, ""},
+		{Templates, `{"uriTemplate":"r"}`, "", "name is missing"},
+	} {
+		got, fault := fit(c.kind, []byte(c.item))
+		if want := cmp.Or(c.want, c.item); fault != c.faults || fault == "" && string(got) != want {
+			t.Errorf("%s: %s, %q; want %s, %q", c.item, got, fault, want, c.faults)
+		}
+	}
+}
+
+// An item that the configuration hides is not named as one that the protocol does not allow.
+func TestHiddenAndNotAllowed(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstreams = map[string]*config.Upstream{"a": {Prefix: new(""), Tools: policy.Globs{Deny: []string{"hidden"}}}}
+	c := NewRules(cfg, nil).Merge(Tools, []*List{{Items: []json.RawMessage{[]byte(`{"name":"hidden","inputSchema":5}`), []byte(`{"name":"shown","inputSchema":5}`)}}})
+	if len(c.Order) != 0 || len(c.Omitted) != 1 || c.Omitted[0].Name != "shown" {
+		t.Errorf("hosts see %q, omitted %+v", c.Order, c.Omitted)
 	}
 }
 

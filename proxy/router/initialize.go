@@ -149,7 +149,7 @@ func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.K
 			continue
 		}
 		for _, raw := range l.Items {
-			if _, e, ok := rules.Entry(k, srv.Key, raw); ok && rules.Visible(k, s.identity(), e).Allowed {
+			if _, e, _, ok := rules.Entry(k, srv.Key, l, raw); ok && rules.Visible(k, s.identity(), e).Allowed {
 				return false
 			}
 		}

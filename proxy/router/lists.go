@@ -499,7 +499,7 @@ func (s *Session) lookup(ctx context.Context, k catalog.Kind, name string) (cata
 			return catalog.Entry{}, false
 		}
 		for _, raw := range l.Items {
-			if shown, e, ok := st.Rules.Entry(k, key, raw); ok && shown == name {
+			if shown, e, _, ok := st.Rules.Entry(k, key, l, raw); ok && shown == name {
 				e.Held = l.Held[e.Name]
 				return e, true
 			}

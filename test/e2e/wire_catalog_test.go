@@ -55,15 +55,15 @@ func TestUnreadableTool(t *testing.T) {
 		return map[string]string{"tools/list": `{"tools":[` + toolItem("a") + `]}`}[m.Method]
 	}
 	bad.script = func(m mcpclient.Message) string {
-		return map[string]string{"tools/list": `{"tools":[{"name":"b","inputSchema":null},7,{"name":"c","inputSchema":{},"description":["d"]},` + toolItem("d") + `]}`}[m.Method]
+		return map[string]string{"tools/list": `{"tools":[{"name":"b","inputSchema":null},7,{"name":"c","inputSchema":{},"description":["d"]},{"name":"e","inputSchema":{"properties":[]}},{"name":"f","title":null,"inputSchema":{"properties":{"x":true}}},` + toolItem("d") + `]}`}[m.Method]
 	}
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  bad: {%s}\n  good: {%s}\n", bad.config, good.config))
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
-		if got := names(t, g.connect(testContext(t), "stdio", era), "tools/list", "tools", "name"); !slices.Equal(got, []string{"bad__d", "good__a"}) {
+		if got := names(t, g.connect(testContext(t), "stdio", era), "tools/list", "tools", "name"); !slices.Equal(got, []string{"bad__f", "bad__d", "good__a"}) {
 			t.Errorf("%s: hosts see %v", era, got)
 		}
 	}
-	if said := g.output("check"); strings.Count(said, "is not shown") != 3 {
+	if said := g.output("check"); strings.Count(said, "is not shown") != 4 {
 		t.Errorf("foldgate check says %s", said)
 	}
 }
@@ -279,6 +279,7 @@ func TestDefinitionsSurvive(t *testing.T) {
 			}
 			want := strings.NewReplacer(
 				`{"name":"t","inputSchema":{"type":"object"}}`, `{"name":"t","inputSchema":{"type":"object","properties":{`+added[1]+`}}}`,
+				`{"a":{"type":"object"}}}}`, `{"a":{"type":"object"}},"type":"object"}}`,
 				`"x-new":1.0}}`, `"x-new":1.0},`+added[1]+`}`,
 				`\u0000"}}`, `\u0000"},`+added[1]+`}`,
 			).Replace(strings.TrimPrefix(auto["tools/list"], `{"tools":[`))
