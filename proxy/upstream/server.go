@@ -189,6 +189,8 @@ type Server struct {
 	viewers map[*Connections]struct{}
 	info    conn.Info // of the latest connection, or from the cache
 	fault   error     // of the last attempt to connect; nil if it succeeded
+	warned  time.Time // when the log got a fault
+	warning string    // the cause of that fault; "" if an attempt has succeeded since
 }
 
 // Group are hosts that share connections and lists: those of a principal that can do the same for
@@ -409,18 +411,40 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 	if !s.Config.Auth.PerPrincipal() || !mayLogIn(err) { // a login that one principal lacks is no fault of s
 		s.fault = err
 	}
+	level := s.levelOf(err)
 	if err == nil {
 		s.info = c.Info()
 	}
 	s.mu.Unlock()
 	if err != nil {
-		s.Log.Warn("upstream can't be reached", "err", err)
+		s.Log.Log(ctx, level, "upstream can't be reached", "err", err)
 		return nil, err
 	}
 	if clean, err := s.set.options.CleanJSON(s.set.lifetime, c.Info().Result); err == nil {
 		s.set.known.putInfo(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
 	}
 	return c, nil
+}
+
+// repeatWarning is the time after which a server that still can't be reached is logged again.
+const repeatWarning = time.Minute
+
+// levelOf returns the level at which the result of an attempt to connect is logged. Each scope of hosts makes attempts of its own, and the
+// log need not have the same cause of each. The caller holds mu.
+func (s *Server) levelOf(err error) slog.Level {
+	if err == nil {
+		s.warning = ""
+		return slog.LevelDebug
+	}
+	cause := err
+	for next := err; next != nil; next = errors.Unwrap(next) {
+		cause = next
+	}
+	if text := cause.Error(); text != s.warning || time.Since(s.warned) > repeatWarning {
+		s.warning, s.warned = text, time.Now()
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
 }
 
 // mayLogIn reports whether err is the lack of a login that a person can make at any time.

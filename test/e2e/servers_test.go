@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/freeport"
+	"github.com/foldgate/foldgate/test/mcpclient"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -141,4 +143,24 @@ func inspector(t *testing.T, target []string, args ...string) json.RawMessage {
 // record returns a file for fakeserver -record.
 func recordFile(t *testing.T) string {
 	return filepath.Join(t.TempDir(), "record")
+}
+
+// A server that can't be reached is logged once, whoever asks for it: the gateway at its start, hosts, their calls.
+func TestUnreachableIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, "upstreams:\n  dead: {url: \"http://127.0.0.1:"+freeport.For(t)+"/mcp\"}\n")
+	g.http()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern, mcpclient.Legacy} {
+		c := mcpclient.HTTP(g.url, era)
+		g.closes(c)
+		if _, err := c.Start(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			_, _ = c.Call(testContext(t), "tools/call", `{"name":"dead__x","arguments":{}}`)
+		}
+	}
+	if n := strings.Count(g.log.String(), "can't be reached"); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
 }
