@@ -49,7 +49,14 @@ type legacySession struct {
 	busy    int                // requests and connections
 	used    time.Time          // the time busy fell to 0 or a message came
 	closed  bool
+	dropped struct { // notifications that nobody waited for, since told
+		count, bytes int
+		told         time.Time
+	}
 }
+
+// tellDropped is the time in which a session logs at most once that it drops notifications.
+const tellDropped = 10 * time.Second
 
 type endedStream struct {
 	*stream
@@ -215,6 +222,7 @@ func (l *legacySession) close(reason string) {
 	srv.mu.Unlock()
 	l.cancel(errors.New(reason))
 	closeSession(l.session, reason, srv.log)
+	l.countDropped(0)
 }
 
 // response returns the response to a request, or to a batch of so many requests if req is nil.
@@ -334,7 +342,23 @@ func (l *legacySession) push(msg []byte) error {
 	}
 	dropped, err := l.std.keep(msg)
 	if dropped != nil {
-		l.srv.log.Warn("dropped a notification: too many wait for a GET stream", "session", l.id, "bytes", len(dropped))
+		l.countDropped(len(dropped))
 	}
 	return err
+}
+
+// countDropped counts a notification of so many bytes that was dropped, and logs those so far now and then. Of a closed
+// session it logs what is left, if bytes is 0.
+func (l *legacySession) countDropped(bytes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := &l.dropped
+	if bytes > 0 {
+		d.count++
+		d.bytes += bytes
+	}
+	if d.count > 0 && (l.closed || time.Since(d.told) >= tellDropped) {
+		l.srv.log.Warn("notifications were dropped: too many wait for a GET stream", "session", l.id, "count", d.count, "bytes", d.bytes)
+		d.count, d.bytes, d.told = 0, 0, time.Now()
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -336,5 +337,23 @@ func TestManyPrincipalsAreForgotten(t *testing.T) {
 	until(t, "the list is read again for the one who was away", func() bool { return read(0) == 2 })
 	if n := read(principals - 1); n != 1 {
 		t.Errorf("the list was read %d times for the last principal, want once", n)
+	}
+}
+
+// However many notifications of a server find no host that waits for them, the log has a few lines about it, and they count
+// what was dropped.
+func TestDroppedNotificationsAreCounted(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	at := g.http()
+	_, header, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, nil)
+	session := http.Header{"Mcp-Session-Id": header["Mcp-Session-Id"]} // without a GET stream
+	answered(t, http.DefaultClient, "POST", at, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fake__log","arguments":{"ms":1,"count":100000,"params":{"level":"error","data":"x"}}}}`, session)
+	const said = "notifications were dropped"
+	until(t, "the log tells of dropped notifications", func() bool { return strings.Contains(g.log.String(), said) })
+	answered(t, http.DefaultClient, "DELETE", at, "", session)
+	g.stop()
+	if n := strings.Count(g.log.String(), said); n > 3 {
+		t.Errorf("%d lines about dropped notifications", n)
 	}
 }
