@@ -247,17 +247,17 @@ func (m *Manager) End(ctx context.Context, branchID, reason, detail string) (Bra
 
 // expire ends every branch that has reached its deadline, deepest first. m.mu is held.
 func (m *Manager) expire(now time.Time) {
-	if m.next.IsZero() || now.Before(m.next) {
+	passed := time.Since(m.began)
+	if m.next.IsZero() || now.Before(m.next) && passed < m.until {
 		return
 	}
 	var due []*branch
 	m.next = time.Time{}
 	for _, b := range m.live {
-		switch {
-		case !now.Before(b.ExpiresAt):
+		if !now.Before(b.ExpiresAt) || passed >= b.until {
 			due = append(due, b)
-		case m.next.IsZero() || b.ExpiresAt.Before(m.next):
-			m.next = b.ExpiresAt
+		} else {
+			m.schedule(b)
 		}
 	}
 	m.finishAll(slices.Values(due), outcome{reason: ReasonTimeout}, now)
@@ -320,7 +320,10 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	case "":
 		b.Status, kind = StatusCompleted, EventConcluded
 	case ReasonTimeout:
-		b.Status, b.CompletedAt = StatusTimeout, b.ExpiresAt // a late timer does not prolong the branch
+		b.Status = StatusTimeout
+		if b.ExpiresAt.Before(now) { // a late timer does not prolong the branch
+			b.CompletedAt = b.ExpiresAt
+		}
 	}
 	if o.reason != "" {
 		b.Error, b.Digest = b.explain(), b.digest()

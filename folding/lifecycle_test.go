@@ -127,6 +127,39 @@ func TestTimeoutForcesReturn(t *testing.T) {
 	})
 }
 
+// A clock that is set back does not prolong a branch, in the process that created it or in the next one.
+func TestTimeoutWhileTheClockIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var back atomic.Int64
+		opts := folding.Options{Repository: folding.NewMemory(), Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }}
+		first, _ := open(t, roomy(), opts)
+		long, short := create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 120}), create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 60})
+		back.Add(int64(2 * time.Hour))
+		later := create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 30})
+		call := begin(t, first, short.ID)
+		<-call.Done()
+		if lived := time.Since(short.CreatedAt); lived != 60*time.Second {
+			t.Errorf("a branch of 60 s lived %v", lived)
+		}
+		got := status(t, first, alice, short.ID)
+		if got.Status != folding.StatusTimeout || got.CompletedAt.After(opts.Now()) {
+			t.Errorf("the branch is %s, at %v; now it is %v", got.Status, got.CompletedAt, opts.Now())
+		}
+		if got := status(t, first, alice, later.ID); got.CompletedAt.Sub(got.CreatedAt) != 30*time.Second {
+			t.Errorf("a branch from after the change of the clock lived %v", got.CompletedAt.Sub(got.CreatedAt))
+		}
+		if err := first.Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+		second, _ := open(t, roomy(), opts)
+		call, restart := begin(t, second, long.ID), time.Now()
+		<-call.Done()
+		if lived := time.Since(restart); lived > 120*time.Second {
+			t.Errorf("after a restart a branch of 120 s lived %v", lived)
+		}
+	})
+}
+
 func TestBudgetForcesReturn(t *testing.T) {
 	m, rec := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Budget: 100})

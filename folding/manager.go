@@ -55,6 +55,7 @@ type Manager struct {
 	log       *slog.Logger
 	w         *writer
 	telemetry *telemetry
+	began     time.Time // with a monotonic clock
 
 	wake chan struct{} // tells the expiry loop of an earlier deadline
 	quit chan struct{} // ends the expiry loop
@@ -70,7 +71,8 @@ type Manager struct {
 	sessions map[sessionKey]map[*branch]struct{}
 	joined   map[sessionKey]*branch // by thread, see Join
 	made     map[string][]creation  // rated creations of the last minute, by principal; oldest first
-	next     time.Time              // no live branch is due before; zero if none lives
+	next     time.Time              // no live branch is due before this and before until; zero if none lives
+	until    time.Duration          // as branch.until
 	events   []Event                // not delivered yet
 }
 
@@ -108,6 +110,8 @@ type branch struct {
 	holders    int           // leases that hold all that was left
 	freed      chan struct{} // closed and replaced when a holder lets go
 	changes    int           // of tokens and calls
+	// until is the deadline in the time since Manager.began: a clock that is set back does not prolong the branch.
+	until time.Duration
 
 	saving sync.Mutex // held during a write of tokens and calls, before Manager.mu; guards saved
 	saved  int        // changes that are durable
@@ -155,7 +159,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		return nil, fmt.Errorf("load active branches: %w", err)
 	}
 	m := &Manager{
-		opts: opts, log: opts.Log, telemetry: telemetry, w: newWriter(opts.Repository, opts.Log),
+		opts: opts, log: opts.Log, telemetry: telemetry, began: time.Now(), w: newWriter(opts.Repository, opts.Log),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},
@@ -237,7 +241,7 @@ func (m *Manager) expiryLoop() {
 		now := m.now()
 		sleep := maxSleep
 		if !m.next.IsZero() {
-			sleep = min(sleep, m.next.Sub(now))
+			sleep = min(sleep, m.next.Sub(now), m.until-time.Since(m.began))
 		}
 		m.unlock()
 		if now.Sub(cleaned) >= time.Minute {
@@ -328,6 +332,7 @@ func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, quota s
 	b := &branch{
 		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, quota: quota, thread: thread,
 		children: map[*branch]struct{}{}, leases: map[*Lease]struct{}{}, freed: make(chan struct{}),
+		until: time.Since(m.began) + min(rec.ExpiresAt.Sub(m.clock()), rec.ExpiresAt.Sub(rec.CreatedAt)),
 	}
 	m.live[b.ID] = b
 	if parent != nil {
@@ -339,11 +344,22 @@ func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, quota s
 		}
 		m.sessions[key][b] = struct{}{}
 	}
-	if m.next.IsZero() || b.ExpiresAt.Before(m.next) {
-		m.next = b.ExpiresAt
+	if m.schedule(b) {
 		signal(m.wake)
 	}
 	return b
+}
+
+// schedule makes the next look at deadlines early enough for b. It reports whether that is earlier than before. m.mu is held.
+func (m *Manager) schedule(b *branch) (earlier bool) {
+	first := m.next.IsZero()
+	if first || b.ExpiresAt.Before(m.next) {
+		m.next, earlier = b.ExpiresAt, true
+	}
+	if first || b.until < m.until {
+		m.until, earlier = b.until, true
+	}
+	return earlier
 }
 
 // remove undoes add. m.mu is held.
