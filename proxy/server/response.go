@@ -14,6 +14,9 @@ import (
 // slow line, as long as it moves.
 const writeChunk = 256 << 10
 
+// statusHostGone is nginx's status of a request whose client did not wait. Without one, net/http answers 200 with an empty body.
+const statusHostGone = 499
+
 // Header values of every reply, shared to spare allocations.
 var (
 	typeJSON   = []string{"application/json"}
@@ -79,7 +82,8 @@ func (p *response) write() {
 		defer p.cancel(errHostGone) // no effect once the reply is there
 	}
 	defer p.stream.detach(p.conn)
-	if p.x.r.Context().Err() != nil { // the host is gone
+	if p.x.r.Context().Err() != nil { // the host is gone, or has closed its half of the connection and still reads
+		p.x.w.WriteHeader(statusHostGone)
 		return
 	}
 	if l := p.session; l != nil && p.req != nil && p.req.Msg.Method == wire.MethodInitialize && l.lifetime.Err() == nil {

@@ -219,7 +219,7 @@ func TestLegacyDisconnectIsNoCancel(t *testing.T) {
 		}
 		g.release <- doneReply
 		wait()
-		if conn.code() != 0 {
+		if conn.code() != 499 {
 			t.Errorf("answer %d to a host that left", conn.code())
 		}
 	})

@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -337,6 +339,31 @@ func TestManyPrincipalsAreForgotten(t *testing.T) {
 	until(t, "the list is read again for the one who was away", func() bool { return read(0) == 2 })
 	if n := read(principals - 1); n != 1 {
 		t.Errorf("the list was read %d times for the last principal, want once", n)
+	}
+}
+
+// A host that closes its half of the connection while its call runs has left: nothing that it reads looks like an answer.
+func TestHalfClosedConnection(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	at, err := url.Parse(g.http())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, header, _ := answered(t, http.DefaultClient, "POST", g.url, rawInitialize, nil)
+	conn, err := net.Dial("tcp", at.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fake__slow","arguments":{"ms":300}}}`
+	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n%s",
+		at.Host, header.Get("Mcp-Session-Id"), len(body), body)
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(conn); err != nil || strings.HasPrefix(string(said), "HTTP/1.1 200") {
+		t.Errorf("the host reads %q, %v", said, err)
 	}
 }
 
