@@ -292,6 +292,9 @@ func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journa
 		if err = cmp.Or(regularFiles(root), regularFiles(dir)); err != nil {
 			return nil, "", fmt.Errorf("state_dir: %w", err)
 		}
+		if records, _ := filepath.Glob(filepath.Join(dir, "trace", "*.json*")); len(records) == 0 { // else the journal knows what is missing
+			warnLost(log, filepath.Join(dir, "trace", "head.json"), filepath.Join(dir, "foldgate.db"), "records", restore)
+		}
 		for began := time.Now(); ; time.Sleep(lockWait / 40) {
 			j, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 				Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
@@ -366,14 +369,14 @@ func regularFiles(dir string) error {
 
 const restore = "restore it from a backup if you did not remove it"
 
-// warnLost logs that a database is gone or empty that an earlier start has made. later is a file that
-// foldgate makes after the database, content what the database has.
-func warnLost(log *slog.Logger, database, later, content, remedy string) {
+// warnLost logs that a file is gone or empty that an earlier start has made. later is a file that
+// foldgate makes after it, content what it has.
+func warnLost(log *slog.Logger, file, later, content, remedy string) {
 	if _, err := os.Stat(later); err != nil {
 		return
 	}
-	if info, err := os.Stat(database); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		log.Warn("a database of the state directory is gone or empty, so a new one is made without the "+content+" it had: "+remedy, "file", database)
+	if info, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		log.Warn("a file of the state directory is gone or empty, so foldgate begins without the "+content+" it had: "+remedy, "file", file)
 	}
 }
 

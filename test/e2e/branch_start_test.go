@@ -178,12 +178,12 @@ func TestSecondProcess(t *testing.T) {
 	}
 }
 
-// A database that an earlier start has made is missed if it is gone or empty. The first start misses none.
+// A database that an earlier start has made is missed if it is gone or empty, and so is a trace. The first start misses none.
 func TestLostDatabases(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 1M, window: 1w}\n"))
-	files := []string{"foldgate.db", "results.db", "budgets.db"}
+	files := []string{"foldgate.db", "results.db", "budgets.db", "trace"}
 	lost := func() (names []string) {
 		for _, line := range strings.Split(g.log.String(), "\n") {
 			if strings.Contains(line, "is gone or empty") {
@@ -203,21 +203,22 @@ func TestLostDatabases(t *testing.T) {
 		t.Errorf("lost without a loss: %q", names)
 	}
 	var want []string
+	check := func(name string, lose func(path string) error) {
+		t.Helper()
+		if err := lose(filepath.Join(g.dir, "state", name)); err != nil {
+			t.Fatal(err)
+		}
+		start()
+		start()
+		want = append(want, name)
+		if names := lost(); !slices.Equal(names, want) {
+			t.Fatalf("lost %q, want %q", names, want)
+		}
+	}
 	for _, name := range files {
-		path := filepath.Join(g.dir, "state", name)
-		for _, lose := range []func() error{
-			func() error { return os.Remove(path) },
-			func() error { return os.Truncate(path, 0) },
-		} {
-			if err := lose(); err != nil {
-				t.Fatal(err)
-			}
-			start()
-			start()
-			want = append(want, name)
-			if names := lost(); !slices.Equal(names, want) {
-				t.Fatalf("lost %q, want %q", names, want)
-			}
+		check(name, os.RemoveAll)
+		if name != "trace" {
+			check(name, func(path string) error { return os.Truncate(path, 0) })
 		}
 	}
 	if !strings.Contains(g.log.String(), "foldgate budgets rebuild") {
