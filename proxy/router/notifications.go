@@ -50,10 +50,12 @@ func (s *Session) fromHost(method, to string) interceptor.Notification {
 	return interceptor.Notification{From: s.traceName(), To: to, Session: s.ID, Principal: s.Principal, Method: method}
 }
 
-// refuseNotification records and logs a notification of the host that goes to no server.
+// refuseNotification records and logs a notification of the host that goes to no server. Of many it logs those
+// that the trace has.
 func (s *Session) refuseNotification(method, reason, rule, why string) {
-	s.rt.Log.Warn("notification of the host dropped", "method", s.rt.echo(method), "reason", reason)
-	s.rt.Recorder.Rejected(s.fromHost(method, ""), reason, rule, why)
+	if count, due := s.rt.Recorder.Rejected(s.fromHost(method, ""), reason, rule, why); due {
+		s.rt.Log.Warn("notifications of hosts dropped", "method", s.rt.echo(method), "reason", reason, "count", count)
+	}
 }
 
 func (s *Session) notifyServers(m wire.Message) {

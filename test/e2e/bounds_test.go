@@ -367,8 +367,8 @@ func TestHalfClosedConnection(t *testing.T) {
 	}
 }
 
-// However many notifications of a server find no host that waits for them, the log has a few lines about it, and they count
-// what was dropped.
+// However many notifications of a server find no host that waits for them, or of a host go to no server, the log has a few
+// lines about it, and they count what was dropped.
 func TestDroppedNotificationsAreCounted(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
@@ -376,6 +376,12 @@ func TestDroppedNotificationsAreCounted(t *testing.T) {
 	_, header, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, nil)
 	session := http.Header{"Mcp-Session-Id": header["Mcp-Session-Id"]} // without a GET stream
 	answered(t, http.DefaultClient, "POST", at, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fake__log","arguments":{"ms":1,"count":100000,"params":{"level":"error","data":"x"}}}}`, session)
+	for range 500 { // a host's own, of a method that is no notification
+		answered(t, http.DefaultClient, "POST", at, `{"jsonrpc":"2.0","method":"x/y"}`, session)
+	}
+	if n := strings.Count(g.log.String(), "notifications of hosts dropped"); n == 0 || n > 50 {
+		t.Errorf("%d lines about 500 notifications of a host", n)
+	}
 	const said = "notifications were dropped"
 	until(t, "the log tells of dropped notifications", func() bool { return strings.Contains(g.log.String(), said) })
 	answered(t, http.DefaultClient, "DELETE", at, "", session)
