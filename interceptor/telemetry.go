@@ -31,6 +31,8 @@ type Telemetry struct {
 	ownTool func(string) bool // finds foldgate's own tools; may be nil
 	// ByPrincipal adds the principal to the labels of what limits count. Set it before use.
 	ByPrincipal bool
+	// Word returns a text that a host or a server chooses as it is exported: without secrets. Set it before use.
+	Word func(string) string
 
 	mu       sync.Mutex
 	branches map[string]oteltrace.Span // of active branches, by context path
@@ -44,7 +46,8 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 	if err != nil {
 		return nil, err
 	}
-	t := &Telemetry{instruments: in, ownTool: ownTool, tools: map[[2]string]bool{}, branches: map[string]oteltrace.Span{}}
+	t := &Telemetry{instruments: in, ownTool: ownTool, tools: map[[2]string]bool{}, branches: map[string]oteltrace.Span{},
+		Word: func(text string) string { return text }}
 	if traces != nil {
 		t.tracer = traces.Tracer(telemetryScope)
 	}
@@ -85,16 +88,16 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 	var span oteltrace.Span
 	if t.tracer != nil {
 		kind := oteltrace.SpanKindClient
-		attrs := []attribute.KeyValue{methodKey.String(c.Target.Method), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
+		attrs := []attribute.KeyValue{methodKey.String(t.Word(c.Target.Method)), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
 		if transport == "" {
 			kind = oteltrace.SpanKindInternal
 		} else {
 			attrs = append(attrs, transportKey.String(transport))
 		}
 		if c.Target.Method == "tools/call" {
-			attrs = append(attrs, toolKey.String(c.Target.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
+			attrs = append(attrs, toolKey.String(t.Word(c.Target.Name)), attribute.String("gen_ai.operation.name", "execute_tool"))
 		}
-		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
+		ctx, span = t.tracer.Start(ctx, t.spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
 		c.Outcome.span = span.SpanContext()
 	}
 	return ctx, func(res *Result, err error) {
@@ -122,10 +125,10 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 		}
 	}
 	want := wantedIDs{span: trace.SpanID(c.Outcome.Record)}
-	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(c.began), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(callAttributes(c)...)}
+	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(c.began), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(t.callAttributes(c)...)}
 	if tp, ok := trace.ParseTraceparent(c.Origin.Traceparent); ok {
 		state, _ := rawjson.GetString(c.Target.Params, "_meta", "tracestate")
-		ctx = remote(ctx, tp, state)
+		ctx = remote(ctx, tp, t.Word(state))
 		if branch != nil && tp.Parent != trace.BranchSpanID(branch.Context) {
 			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(branch.Context)}))
 		}
@@ -136,7 +139,7 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 		options = append(options, oteltrace.WithNewRoot())
 	}
 	// The context that Start returns has the wanted ids, which are for this span only.
-	_, span := t.tracer.Start(context.WithValue(ctx, wantedKey{}, want), spanName(c), options...)
+	_, span := t.tracer.Start(context.WithValue(ctx, wantedKey{}, want), t.spanName(c), options...)
 	for _, id := range c.Origin.Correlates {
 		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
 	}
@@ -145,23 +148,23 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 }
 
 // spanName returns "tools/call echo" for a tool, else the method.
-func spanName(c *Call) string {
+func (t *Telemetry) spanName(c *Call) string {
 	if c.Target.Method == "tools/call" && c.Target.Name != "" {
-		return c.Target.Method + " " + c.Target.Name
+		return c.Target.Method + " " + t.Word(c.Target.Name)
 	}
-	return c.Target.Method
+	return t.Word(c.Target.Method)
 }
 
 // callAttributes returns the attributes that are known when a call starts. Their names come from the
 // semantic conventions for MCP, or start with foldgate.
-func callAttributes(c *Call) []attribute.KeyValue {
+func (t *Telemetry) callAttributes(c *Call) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, 16)
 	text := func(key attribute.Key, value string) {
 		if value != "" {
-			out = append(out, key.String(value))
+			out = append(out, key.String(t.Word(value)))
 		}
 	}
-	text("foldgate.envelope.id", c.Outcome.Record)
+	out = append(out, attribute.String("foldgate.envelope.id", c.Outcome.Record))
 	text(methodKey, c.Target.Method)
 	switch c.Target.Method {
 	case "tools/call":

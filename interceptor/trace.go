@@ -334,8 +334,9 @@ const maxWord, examinedWord = 512, 4096
 
 var wordSeed = maphash.MakeSeed()
 
-// short is word for the members of a record. What is long is cut, and says so.
-func (r *Recorder) short(text string) string {
+// Word returns a text that a host or a server chooses as the members of records show it: without secrets. What is
+// long is cut, and says so.
+func (r *Recorder) Word(text string) string {
 	clean := r.word(text[:min(len(text), examinedWord)])
 	if len(clean) <= maxWord {
 		return clean
@@ -351,12 +352,12 @@ func (r *Recorder) Secret(text string) bool { return r.word(text) != text }
 func (r *Recorder) cleanHead(rec *trace.Record) {
 	a := rec.AuditOrEmpty()
 	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.ForTool, &a.Method} {
-		*text = r.short(*text)
+		*text = r.Word(*text)
 	}
 	for _, list := range [...][]string{rec.To, rec.CorrelationID} {
 		for i, text := range list {
 			if !trace.IsID(text) {
-				list[i] = r.short(text)
+				list[i] = r.Word(text)
 			}
 		}
 	}
@@ -424,7 +425,7 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count 
 	}
 	r.Note(&trace.Record{
 		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, CorrelationID: n.Correlates, Context: n.Context,
-		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.short(answer)}}),
+		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.Word(answer)}}),
 		Audit: &trace.Audit{
 			Session: n.Session, Principal: n.Principal, Server: n.Server, Era: n.Era, Method: n.Method, IsError: true,
 			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},

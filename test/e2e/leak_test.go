@@ -52,6 +52,8 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 		{"name of a notification", "tools/call", `{"name":"fake__log","arguments":{"method":"notifications/` + secret + `","params":{}}}`},
 		{"name of a request", "tools/call", `{"name":"fake__elicit","arguments":{"method":"x/` + secret + `","params":{}}}`},
 		{"unknown method", "x/leak", `{"t":"` + secret + `"}`},
+		{"name of an unknown method", "x/" + secret, `{}`},
+		{"tracestate", "tools/call", `{"name":"fake__text","arguments":{"text":"a"},"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","tracestate":"v=` + secret + `"}}`},
 		{"prompt", "prompts/get", `{"name":"fake__greet","arguments":{"t":"` + secret + `"}}`},
 		{"resource read", "resources/read", `{"uri":"fake://a"}`},
 		{"tool descriptions", "tools/list", `{}`},
@@ -70,20 +72,21 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 }
 
 // quiet holds the exits at which the host normally sees nothing of the secret.
-var quiet = map[string]bool{"name of a notification": true, "name of a request": true, "prompt list": true, "resource list": true, "branch description and prompt": true, "branch status": true, "what the upstream prints": true}
+var quiet = map[string]bool{"name of a notification": true, "name of a request": true, "prompt list": true, "resource list": true, "branch description and prompt": true, "branch status": true, "what the upstream prints": true, "tracestate": true}
 
 // quietModern holds the exits at which the host may see nothing in the modern era: on stdio such
 // messages do not name their call.
 var quietModern = map[string]bool{"logging": true, "unknown messages": true}
 
 // TestNothingLeaks walks every exit towards a model and looks for the secret in
-// everything that the host received, in the log and in every file on disk.
+// everything that the host received, in the log, in the telemetry and in every file on disk.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		secret := fixtures.Secret()
 		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q, -leak, %q]}\n", fakeserverBin, recordFile(t), " "+secret)+"run: {allow: [\"fake__*\"]}\n")
+		g.env = []string{"OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=console", "OTEL_LOGS_EXPORTER=console"} // to the log
 		c := g.unstarted(transport, era)
 		c.Capabilities = `{"elicitation":{},"sampling":{},"roots":{}}`
 		c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
@@ -123,6 +126,11 @@ func TestNothingLeaks(t *testing.T) {
 		g.stop()
 		if at := holds([]byte(g.log.String()), secret); at != "" {
 			t.Errorf("the log holds the secret (%s)", at)
+		}
+		for _, signal := range []string{`"Name":"tools/call`, `"Name":"foldgate.calls"`, "foldgate.trace.record"} {
+			if !strings.Contains(g.log.String(), signal) {
+				t.Errorf("no %s was exported, so nothing was tried", signal)
+			}
 		}
 		files := 0
 		err := filepath.WalkDir(filepath.Join(g.dir, "state"), func(path string, e fs.DirEntry, err error) error {

@@ -72,7 +72,8 @@ type gateway struct {
 	t      *testing.T
 	dir    string // of the configuration
 	config string
-	log    buffer // standard error of all runs
+	env    []string // more variables of the environment
+	log    buffer   // standard error of all runs
 	ends   []func()
 	pid    int    // of the newest run on HTTP
 	url    string // of the same
@@ -124,6 +125,7 @@ func (g *gateway) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(foldgateBin, append(args, "--config", g.config)...)
 	cmd.Dir = g.dir
 	cmd.Stderr = &g.log
+	cmd.Env = append(os.Environ(), g.env...)
 	return cmd
 }
 
