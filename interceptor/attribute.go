@@ -94,7 +94,7 @@ func Locate(m *folding.Manager, c *Call) {
 func below(at, sub string) (string, error) {
 	err := contextpath.Validate(sub)
 	if err == nil && trace.BranchOf(sub) != "" {
-		err = fmt.Errorf("context %.200q has a part that begins with br_, as ids of branches do; to put a call into a branch, give its branch_id", sub)
+		err = fmt.Errorf("context %q has a part that begins with br_, as ids of branches do; to put a call into a branch, give its branch_id", sub)
 	}
 	return strings.TrimPrefix(at+"/"+sub, "/"), err
 }

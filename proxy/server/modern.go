@@ -150,7 +150,7 @@ func single(h http.Header, name string) (string, *wire.Error) {
 
 func mismatch(name, header, body string) *wire.Error {
 	if header == "" {
-		return invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header is missing; the body says %.200q", name, body))
+		return invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header is missing; the body says %q", name, wire.Clip(body)))
 	}
-	return invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header says %.200q, the body %.200q", name, header, body))
+	return invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header says %q, the body %q", name, wire.Clip(header), wire.Clip(body)))
 }

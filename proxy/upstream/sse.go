@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // endpointTimeout is how long a server may take to name the URL for messages.
@@ -49,7 +50,7 @@ func (h *httpConn) readEndpoint(ctx context.Context) error {
 	case h.fault() != nil:
 		err = h.fault()
 	case err == nil && ev.name != "endpoint":
-		err = fmt.Errorf("stream begins with event %.50q, want endpoint", ev.name)
+		err = fmt.Errorf("stream begins with event %q, want endpoint", wire.Clip(ev.name))
 	case err == nil:
 		h.endpoint, err = resolveEndpoint(h.cfg.URL, string(ev.data.Head))
 	}
@@ -80,7 +81,7 @@ func resolveEndpoint(base, ref string) (string, error) {
 		return "", fmt.Errorf("endpoint event: %w", err)
 	}
 	if u.Scheme != b.Scheme || u.Host != b.Host || u.User != nil {
-		return "", fmt.Errorf("endpoint %.200q is not on %s://%s", ref, b.Scheme, b.Host)
+		return "", fmt.Errorf("endpoint %q is not on %s://%s", wire.Clip(ref), b.Scheme, b.Host)
 	}
 	return u.String(), nil
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -49,11 +51,11 @@ func (e *Error) Response(id json.RawMessage) []byte { return e.Reply(id).Encode(
 func UnsupportedVersion(requested string) *Error {
 	return &Error{
 		Code:    CodeUnsupportedVersion,
-		Message: fmt.Sprintf("protocol version %.200q is not supported", requested),
+		Message: fmt.Sprintf("protocol version %q is not supported", Clip(requested)),
 		Data: rawjson.Marshal(struct {
 			Supported []string `json:"supported"`
 			Requested string   `json:"requested"`
-		}{Versions, fmt.Sprintf("%.200s", requested)}),
+		}{Versions, Clip(requested)}),
 	}
 }
 
@@ -70,8 +72,20 @@ func ErrorCode(raw json.RawMessage) int {
 // AnswerError is an upstream's JSON-RPC error object as a Go error, for requests of foldgate's own.
 type AnswerError struct{ Raw json.RawMessage }
 
-// Error gives the code and the first 200 characters of the message.
+// Error gives the code and the beginning of the message.
 func (e *AnswerError) Error() string {
 	msg, _ := rawjson.GetString(e.Raw, "message")
-	return fmt.Sprintf("error %d: %.200q", ErrorCode(e.Raw), msg)
+	return fmt.Sprintf("error %d: %q", ErrorCode(e.Raw), Clip(msg))
+}
+
+const maxClip = 200 // bytes of a foreign text in an error
+
+// Clip shortens a foreign text for an error, which is searched for secrets later. It cuts at a blank: a part of a
+// secret is not found.
+func Clip(text string) string {
+	if len(text) <= maxClip {
+		return text
+	}
+	words := strings.TrimRightFunc(text[:maxClip+1], func(r rune) bool { return !unicode.IsSpace(r) })
+	return fmt.Sprintf("%s… (%d bytes)", words, len(text))
 }

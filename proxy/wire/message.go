@@ -85,9 +85,9 @@ func ParseMessage(raw []byte) (Message, error) {
 	case raw[0] != '{':
 		return m, fmt.Errorf("%w: not an object", errNotMessage)
 	case odd != "":
-		return m, fmt.Errorf("%w: %.200q is another spelling of a member of JSON-RPC's", errNotMessage, odd)
+		return m, fmt.Errorf("%w: %q is another spelling of a member of JSON-RPC's", errNotMessage, Clip(odd))
 	case version != "2.0":
-		return m, fmt.Errorf("%w: jsonrpc is %.200q, want \"2.0\"", errNotMessage, version)
+		return m, fmt.Errorf("%w: jsonrpc is %q, want \"2.0\"", errNotMessage, Clip(version))
 	case m.ID != nil && rawjson.KindOf(m.ID) != rawjson.String && rawjson.KindOf(m.ID) != rawjson.Number:
 		// An error response to an unreadable request carries a null id.
 		if rawjson.KindOf(m.ID) != rawjson.Null || m.Error == nil {

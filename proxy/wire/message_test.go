@@ -139,3 +139,19 @@ func FuzzMessage(f *testing.F) {
 		}
 	})
 }
+
+// No error shows a part of a word: it can be a secret, of which only the whole is found later.
+func TestClip(t *testing.T) {
+	word := strings.Repeat("x", 150)
+	for text, want := range map[string]string{
+		"short":                               "short",
+		word + " " + word[:49]:                word + " " + word[:49],
+		word + " " + word[:49] + " " + "more": word + " " + word[:49] + " … (205 bytes)",
+		word + "\n" + word:                    word + "\n… (301 bytes)",
+		word + word:                           "… (300 bytes)",
+	} {
+		if got := Clip(text); got != want {
+			t.Errorf("Clip(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

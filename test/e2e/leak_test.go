@@ -175,3 +175,26 @@ func holds(data []byte, secret string) string {
 	}
 	return ""
 }
+
+// An error shows the beginning of what a server says, and no part of a secret: a URL's password is found only with
+// what follows it.
+func TestNoPartOfASecretInErrors(t *testing.T) {
+	t.Parallel()
+	const password = "Qm7vX2kLp9ZtRr4XyWq3"
+	g := newGateway(t, fmt.Sprintf(`upstreams:
+  bad:
+    command: [sh, -c, 'while read -r line; do id=$(printf %%s "$line" | sed "s/.*\"id\":\([0-9]*\).*/\1/"); printf "{\"jsonrpc\":\"2.0\",\"id\":%%s,\"error\":{\"code\":-32000,\"message\":\"%s postgres://app:%s@db.internal/app\"}}\n" "$id"; done']
+`, strings.Repeat("no database ", 14), password))
+	c := g.connect(testContext(t), "stdio", mcpclient.Legacy)
+	answer := call(t, c, testContext(t), "tools/call", `{"name":"bad__x","arguments":{}}`)
+	if !bytes.Contains(answer.Result, []byte("no database")) {
+		t.Errorf("the error is not that of the server: %s", answer.Result)
+	}
+	g.stop()
+	trace := g.output("trace", "--format", "jsonl")
+	for place, text := range map[string]string{"answer": string(answer.Result), "log": g.log.String(), "trace": trace} {
+		if strings.Contains(text, password[:8]) {
+			t.Errorf("the %s has a part of the password: %s", place, text)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/runner"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Open returns the model of a valid configuration. It does not connect.
@@ -86,7 +87,7 @@ func refused(status int, message string) error {
 		text += fmt.Sprintf(" after %d retries", maxRetries)
 	}
 	if message = strings.Join(strings.Fields(message), " "); message != "" {
-		text += ": " + message[:min(len(message), 300)]
+		text += ": " + wire.Clip(message)
 	}
 	return errors.New(strings.ToValidUTF8(text, ""))
 }
