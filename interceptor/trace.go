@@ -454,7 +454,8 @@ func (r *Recorder) Definition(server, kind, name, state string, held bool, facts
 	if held {
 		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonPolicy, Rule: "definition_" + state}
 	}
-	r.Note(&trace.Record{From: "foldgate", To: []string{"operator"}, Kind: trace.KindDefinition + state, Payload: rawjson.Marshal(facts), Audit: a})
+	payload, _, _ := r.check(rawjson.Marshal(facts), trace.LetThrough) // it may quote the definition
+	r.Note(&trace.Record{From: "foldgate", To: []string{"operator"}, Kind: trace.KindDefinition + state, Payload: payload, Audit: a})
 }
 
 // Note records an event that has already happened. A fault is only logged.

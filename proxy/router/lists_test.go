@@ -174,7 +174,7 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 	var rt *Router
 	judged := 0
 	off := &interceptor.Boundary{Policy: func(string) interceptor.ScrubPolicy { return interceptor.ScrubPolicy{Results: interceptor.Off} }}
-	rt = New(t.Context(), Options{Log: log, Boundary: off, Settings: func() *Settings {
+	rt = New(t.Context(), Options{Log: log, Boundary: off, Recorder: &interceptor.Recorder{}, Settings: func() *Settings {
 		if !rt.mu.TryLock() {
 			t.Error("the settings are read under Router.mu")
 			return st

@@ -28,20 +28,31 @@ type supply struct {
 }
 
 // pin returns a copy of a list with Held set. live means that the server has just sent the list, so its new
-// definitions are stored.
+// definitions are stored, with names that show no secret, also if the policy lets these pass.
 func (s supply) pin(ctx context.Context, k catalog.Kind, l *catalog.List, live bool) *catalog.List {
 	kind, ok := pinned[k]
 	if !ok || l == nil {
 		return l
 	}
-	all := make([]pins.Definition, 0, len(l.Items))
+	all, names := make([]pins.Definition, 0, len(l.Items)), map[string]string{}
 	for _, raw := range l.Items {
 		if d := pins.Define(kind, raw); d.Name != "" {
+			names[d.Name] = s.rt.Recorder.Word(d.Name)
+			d.Name = names[d.Name]
 			all = append(all, d)
 		}
 	}
 	kept := *l
-	kept.Held = s.held(ctx, kind, all, live)
+	kept.Held = nil
+	held := s.held(ctx, kind, all, live)
+	for name, word := range names {
+		if state := held[word]; state != "" {
+			if kept.Held == nil {
+				kept.Held = map[string]string{}
+			}
+			kept.Held[name] = state
+		}
+	}
 	return &kept
 }
 
@@ -81,7 +92,7 @@ func (s supply) source() pins.Source {
 // judge notes on the entry of a tool that no list has whether its definition is held.
 func (rt *Router) judge(s *Session, st *Settings, e *catalog.Entry) {
 	if srv := st.Server(e.Server); srv != nil && !srv.Builtin() && st.Config.PinMode(e.Server) == "hold" {
-		if state := rt.Pins.State(supply{rt, srv, s.scope.Group}.source(), pins.Tool, e.Name); state != pins.Approved {
+		if state := rt.Pins.State(supply{rt, srv, s.scope.Group}.source(), pins.Tool, rt.Recorder.Word(e.Name)); state != pins.Approved {
 			e.Held = string(state)
 		}
 	}
