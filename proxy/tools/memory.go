@@ -53,7 +53,9 @@ func (t *Tools) memories(ctx context.Context, r *conn.Request, b folding.Branch)
 		payload["error"] = t.Boundary.Text(err.Error())
 		t.Log.Warn("a branch begins without memories", "branch_id", b.ID, "err", err)
 	} else {
-		items := memory.Find(cfg, res.Body)
+		m := interceptor.Message{Body: res.Body, Always: true} // they are stored, also if the policy lets secrets pass
+		t.Boundary.Inbound(ctx, &m)
+		items := memory.Find(cfg, m.Body)
 		budget := min(int(cfg.InjectionBudgetRatio*float64(b.BudgetTotal)), (b.BudgetTotal-b.BudgetUsed)/2)
 		text, cost = memory.Write(cfg, items, budget, t.Counter.Count)
 		payload["items"], payload["tokens"] = items, cost
