@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -100,14 +101,15 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 		return err
 	}
 	defer done()
-	self := sync.OnceValue(func() *resource.Resource { return serviceResource(ctx, log) })
-	telemetry, flush := startTelemetry(ctx, self, errOut, log)
+	exportLog := slog.New(variableHider{log.Handler()})
+	self := sync.OnceValue(func() *resource.Resource { return serviceResource(ctx, exportLog) })
+	telemetry, flush := startTelemetry(ctx, self, errOut, exportLog)
 	defer flush()
 	g, err := proxy.New(cfg, log, append(telemetry, proxy.WithSource(load))...)
 	if err != nil {
 		return err
 	}
-	endExport := exportRecords(ctx, self, g.Journal.Dir(), errOut, log)
+	endExport := exportRecords(ctx, self, g.Journal.Dir(), errOut, exportLog)
 	defer func() {
 		stop, cancel := context.WithTimeout(context.Background(), closeWait)
 		defer cancel()

@@ -78,6 +78,62 @@ func startTelemetry(ctx context.Context, self func() *resource.Resource, console
 	}
 }
 
+// variableHider is a log handler that hides keys of collectors. The SDK quotes a variable that it can't read, and a
+// header says nothing that rules for secrets know.
+type variableHider struct{ slog.Handler }
+
+// Handle passes a copy of r without the values of variables on.
+func (h variableHider) Handle(ctx context.Context, r slog.Record) error {
+	hidden := collectorKeys(os.Environ())
+	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		out.AddAttrs(slog.String(a.Key, hidden.Replace(a.Value.String())))
+		return true
+	})
+	return h.Handler.Handle(ctx, out)
+}
+
+// WithAttrs implements [slog.Handler].
+func (h variableHider) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return variableHider{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements [slog.Handler].
+func (h variableHider) WithGroup(name string) slog.Handler {
+	return variableHider{h.Handler.WithGroup(name)}
+}
+
+const minKey = 6 // bytes of the shortest key of a collector
+
+// collectorKeys replaces the values of the headers in OTEL_* variables, and the user and password in their URLs.
+func collectorKeys(environ []string) *strings.Replacer {
+	var pairs []string
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		var keys []string
+		switch {
+		case !strings.HasPrefix(name, "OTEL_"):
+		case strings.HasSuffix(name, "_HEADERS"):
+			for header := range strings.SplitSeq(value, ",") {
+				if _, of, ok := strings.Cut(header, "="); ok {
+					header = of
+				}
+				keys = append(keys, header)
+			}
+		case strings.HasSuffix(name, "_ENDPOINT"):
+			if at := strings.LastIndexByte(value, '@'); at > 0 {
+				keys = append(keys, value[strings.LastIndexByte(value[:at], '/')+1:at])
+			}
+		}
+		for _, key := range keys {
+			if key = strings.TrimSpace(key); len(key) >= minKey {
+				pairs = append(pairs, key, "[hidden: a part of "+name+"]")
+			}
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}
+
 // exportRecords starts the export of a journal's records that the OTEL_* variables ask for. end sends
 // those that are left. Only the variables for logs ask for it, and not OTEL_EXPORTER_OTLP_ENDPOINT: who
 // has set that for spans and metrics has not agreed to send the names of principals and tools.

@@ -301,14 +301,17 @@ func TestTelemetryMetrics(t *testing.T) {
 }
 
 // Nothing is sent if the SDK is disabled, whatever else is set, nor if no variable asks for it.
-// The console exporter never writes to stdout, which the client would report as a fault.
+// The console exporter never writes to stdout, which the client would report as a fault. The log has no keys of a
+// collector.
 func TestTelemetryOff(t *testing.T) {
+	const key = "zq7keyofthecollector4417" // looks like no secret that a rule knows
 	col := newCollector(t)
 	for name, env := range map[string]map[string]string{
 		"disabled": {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": col.url},
 		"none":     {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": col.url},
 		"unset":    {"OTEL_SERVICE_NAME": "x"},
 		"console":  {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "console"},
+		"keys":     {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:" + key + "@127.0.0.1:1/%zz", "OTEL_EXPORTER_OTLP_HEADERS": "x-team=" + key + "%zz"},
 		"wrong":    {"OTEL_TRACES_EXPORTER": "carrier-pigeon", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": col.url + "/v1/metrics", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/morse"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -325,10 +328,14 @@ func TestTelemetryOff(t *testing.T) {
 			if col.requests != 0 {
 				t.Errorf("%d requests reached the collector", col.requests)
 			}
-			if sent, _ := os.ReadFile(file); name != "console" && strings.Contains(string(sent), "traceparent") {
+			if sent, _ := os.ReadFile(file); name != "console" && name != "keys" && strings.Contains(string(sent), "traceparent") {
 				t.Errorf("the upstream was sent a traceparent: %s", sent)
 			}
 			switch log := g.log.String(); name {
+			case "keys":
+				if strings.Contains(log, key) || !strings.Contains(log, "hidden") {
+					t.Errorf("the log has keys of a collector, or no fault:\n%s", log)
+				}
 			case "console":
 				if !strings.Contains(log, `"Name":"tools/call text"`) || !strings.Contains(log, "foldgate.calls") {
 					t.Error("no spans or no metrics on standard error")
