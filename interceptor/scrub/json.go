@@ -29,7 +29,7 @@ import (
 //     as a model reads them,
 //   - examines as lines the strings of an array, those at one place of its
 //     members, and, if the document contains the begin of a private key, those
-//     of an object,
+//     of an object; arguments of a command and headers also as such a list,
 //   - examines and encodes again the text in a base64 "blob".
 //
 // Only string tokens with a secret change. Without a secret, clean is raw itself. If two keys of
@@ -169,6 +169,7 @@ type frame struct {
 	array   bool
 	content bool   // an array that is the value of a "content"
 	blocks  []span // of such an array: the texts
+	cookie  bool   // an object with a member that only cookies have
 	key     span   // of an object: the member that is being read
 	name    string // the key, unquoted
 	isText  bool   // of an object: "type" is "text"
@@ -213,6 +214,10 @@ func (d *document) token(t rawjson.Token) error {
 			return nil
 		}
 		f.name = d.unquote(at)
+		switch f.name {
+		case "domain", "httpOnly", "sameSite", "hostOnly":
+			f.cookie = true
+		}
 		return d.scan(at, f.name)
 	case rawjson.StringToken:
 		return d.value(at)
@@ -414,8 +419,8 @@ func (d *document) together() error {
 		for n < len(all) && all[n].place == all[0].place {
 			n++
 		}
-		for _, between := range []string{"\n", ""} {
-			if n < 2 || between == "" && !d.armored {
+		for _, between := range []string{"\n", "", `", "`} {
+			if n < 2 || between == "" && !d.armored || between == `", "` && !d.areArguments(all[:n]) {
 				continue
 			}
 			pieces := make([]piece, 0, n)
@@ -429,6 +434,16 @@ func (d *document) together() error {
 		all = all[n:]
 	}
 	return nil
+}
+
+// areArguments reports whether strings have an option of a command among them, or the name of a header whose value
+// stands beside it.
+func (d *document) areArguments(all []listed) bool {
+	return slices.ContainsFunc(all, func(l listed) bool {
+		text := view(d.raw[l.Start+1 : l.End-1])
+		return len(text) > 1 && text[0] == '-' && !strings.Contains(text, " ") ||
+			strings.EqualFold(text, "cookie") || strings.EqualFold(text, "set-cookie") || strings.EqualFold(text, "authorization")
+	})
 }
 
 // leave examines the parts of an object or array that are complete at its end.
@@ -448,6 +463,11 @@ func (d *document) leave(f *frame) error {
 	}
 	if f.labeled.End > 0 {
 		if err := d.pair(f.label, f.labeled); err != nil {
+			return err
+		}
+	}
+	if n := f.labeled.End - f.labeled.Start; f.cookie && n > 0 && n <= maxPair {
+		if err := d.joined(appendPieces(nil, f.labeled, `"value": "`, d.unquote(f.labeled)), `", "domain"`); err != nil {
 			return err
 		}
 	}

@@ -222,8 +222,8 @@ func TestPrivateKeyInLines(t *testing.T) {
 	}
 }
 
-// A secret in an encoding that servers use, or in a row below the name of its column, reaches neither
-// the host nor the trace.
+// A secret in an encoding that servers use, in a row below the name of its column, or among the arguments
+// of a command reaches neither the host nor the trace.
 func TestEncodedSecretsAndRows(t *testing.T) {
 	t.Parallel()
 	const secret, value = "gh" + "p_q7w8e9r0t1y2u3i4o5p6a7s8d9f0g1h2j3k4", "q7w8e9r0t1y2u3i4"
@@ -249,6 +249,8 @@ func TestEncodedSecretsAndRows(t *testing.T) {
 		{text("data:application/gzip;base64," + encoded), encoded[20:40]},
 		{`{"content":[{"type":"resource","resource":{"uri":"x:a","blob":"` + blob + `"}}]}`, blob[40:80]},
 		{`{"content":[],"structuredContent":{"columns":["id","db_password"],"rows":[[1,"` + value + `"]]}}`, value},
+		{`{"content":[],"structuredContent":{"args":["sshpass","-p","` + value + `","ssh"],"cookies":[{"name":"sid","value":"` + value + `","domain":"x"}]}}`, value},
+		{text(`curl -s -u bob:` + value + ` https://x; zip -P ` + value + ` a.zip b; echo bob:` + value + ` | chpasswd`), value},
 		{text(`{\"columns\":[\"id\",\"db_password\"],\"rows\":[[1,\"` + value + `\"]]}`), value},
 	} {
 		m := tool(t, c, ctx, "fake__raw", `{"result":`+tt.result+`}`)
