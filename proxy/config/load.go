@@ -66,10 +66,22 @@ func NewError(file string, faults ...Fault) *Error {
 		if err != nil {
 			faults[i] = Fault{Line: f.Line, Msg: fmt.Sprintf("the fault is not shown, because it may hold a secret: %v", err)}
 		} else if len(found) > 0 {
-			faults[i] = Fault{Msg: text}
+			faults[i] = Fault{Msg: short(text)}
+		} else {
+			faults[i].Key, faults[i].Msg = short(f.Key), short(f.Msg)
 		}
 	}
 	return &Error{file, faults}
+}
+
+// short leaves out the middle of a text with a key or value of many bytes. The ends have the place and
+// the remedy.
+func short(text string) string {
+	const head, tail = 500, 300
+	if len(text) <= head+tail {
+		return text
+	}
+	return strings.ToValidUTF8(text[:head], "") + "…" + strings.ToValidUTF8(text[len(text)-tail:], "")
 }
 
 // UserFile returns the path of a user's configuration, for hosts that start foldgate anywhere.

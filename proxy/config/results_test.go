@@ -43,7 +43,9 @@ func TestResultsFaults(t *testing.T) {
 		"results: {branch_fraction: 1.5}":        "results.branch_fraction",
 		"results: {branch_fraction: .nan}":       "results.branch_fraction",
 		"results: {preview_tokens: 99}":          "results.preview_tokens",
-		"results: {main_threshold: 300}":         "results.preview_tokens",
+		"results: {main_threshold: 300}":         "results.main_threshold",
+		"results: {main_threshold: -5}":          "results.main_threshold",
+		"results: {preview_tokens: 8001}":        "results.preview_tokens",
 		"results: {quota_mb: 0}":                 "results.quota_mb",
 		"results: {ttl_hours: 0}":                "results.ttl_hours",
 		`results: {tools: {"[": {fold: off}}}`:   "results.tools.[",
@@ -57,8 +59,8 @@ func TestResultsFaults(t *testing.T) {
 		"tools: {auto_tokens: 0}":                "tools.auto_tokens",
 	} {
 		faults := parseFaults(t, text)
-		if len(faults) == 0 || faults[0].Line != 1 || !strings.Contains(faults[0].Key, want) {
-			t.Errorf("%s: faults %v, want one of %s in line 1", text, faults, want)
+		if len(faults) != 1 || faults[0].Line != 1 || !strings.Contains(faults[0].Key, want) {
+			t.Errorf("%s: faults %v, want one, of %s in line 1", text, faults, want)
 		}
 	}
 }

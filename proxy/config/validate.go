@@ -413,10 +413,19 @@ func overTLS(text string) bool {
 }
 
 func (r Results) check(k *checker) {
-	k.If(r.MainThreshold < 1 || r.MainThreshold > many, "results.main_threshold", "%d is not between 1 and %d; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold, many)
+	const least = 100 // tokens of a preview
+	wrong := r.MainThreshold < least || r.MainThreshold > many
+	k.If(wrong, "results.main_threshold", "%d is not between %d and %d; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold, least, many)
 	k.If(!(r.BranchFraction > 0 && r.BranchFraction <= 1), "results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction) // NaN too
-	k.If(r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold,
-		"results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
+	switch {
+	case r.PreviewTokens < least || r.PreviewTokens > many:
+		k.Add("results.preview_tokens", "%d is not between %d and results.main_threshold, %d", r.PreviewTokens, least, r.MainThreshold)
+	case wrong || r.PreviewTokens <= r.MainThreshold:
+	case r.PreviewTokens == Default().Results.PreviewTokens: // the file sets main_threshold only
+		k.Add("results.main_threshold", "%d is less than results.preview_tokens, %d: raise it, or lower preview_tokens", r.MainThreshold, r.PreviewTokens)
+	default:
+		k.Add("results.preview_tokens", "%d is more than results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
+	}
 	k.oneOf("results.on_injection", r.OnInjection, "off", "log", "flag", "block")
 	k.positive("results.quota_mb", r.QuotaMB, many)
 	k.positive("results.ttl_hours", r.TTLHours, most(time.Hour))
