@@ -191,7 +191,7 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	}
 	if f.url != "" {
 		if u, err := url.Parse(f.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return hosts.Server{}, usageError{errors.New("--url must be an http or https address, such as http://127.0.0.1:8787/mcp")}
+			return hosts.Server{}, usageError{fmt.Errorf("--url: %.200q is not an http or https address, such as http://127.0.0.1:8787/mcp", f.url)}
 		}
 		return hosts.Server{URL: f.url, TokenVariable: f.token}, nil
 	}

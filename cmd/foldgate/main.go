@@ -109,7 +109,8 @@ Then give it a configuration (config.example.yaml shows every key), and check it
   foldgate check --config foldgate.yaml`,
 		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate doctor",
 		SilenceUsage: true, SilenceErrors: true,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return noneEmpty(cmd) },
 	}
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
@@ -161,6 +162,12 @@ func checkArgs(cmd *cobra.Command) {
 					err = missingArgument(cmd)
 				case cmd.HasParent() && isConfiguration(got[0]):
 					err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), got[0])
+				case !cmd.HasSubCommands() && cmd.Name() != "help": // they check only how many there are
+					n := len(got) - 1
+					for n > 0 && args(cmd, got[:n]) != nil {
+						n--
+					}
+					err = fmt.Errorf("%q is one argument too many: %s", got[n], cmd.UseLine())
 				}
 				if len(got) > 0 && cmd.HasSubCommands() {
 					guess = didYouMean(got[0], subcommands(cmd), "")
@@ -176,6 +183,22 @@ func checkArgs(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkArgs(c)
 	}
+}
+
+// noneEmpty returns an error for a flag without a value, such as one from a shell variable that is not set:
+// an empty filter would select everything, and an empty --config another configuration.
+func noneEmpty(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		empty := f.Value.String() == ""
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			all := list.GetSlice()
+			empty = len(all) == 0 || slices.Contains(all, "")
+		}
+		if empty && err == nil {
+			err = query.Usagef(f.Name, "is empty: give it a value, or leave it out")
+		}
+	})
+	return err
 }
 
 // missingArgument is the error of a command without its first argument, such as HOST of "connect HOST...".

@@ -125,7 +125,6 @@ func newBudgets(a *app) *cobra.Command {
 with use in its window. Gateways with one store count together.`,
 		Example: "  foldgate budgets\n  foldgate budgets --subject data-7\n  foldgate budgets --limit main --json",
 		Args:    cobra.NoArgs,
-		PreRunE: func(cmd *cobra.Command, _ []string) error { return noneEmpty(cmd) },
 		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			states, err := found[0].Budgets(cmd.Context()) // all use one store
 			if err != nil {

@@ -27,6 +27,8 @@ func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin
 			return nil, "", nil, fmt.Errorf("%w\nTo see the pins all the same, name the state directory with --state-dir", err)
 		}
 		dir = cfg.StatePath()
+	} else if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil, "", nil, usageError{fmt.Errorf("--state-dir: %s does not exist", dir)}
 	}
 	s = pins.Open(dir, nil)
 	all, err := s.List()

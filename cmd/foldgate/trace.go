@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -78,6 +77,8 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
 	}
 	switch {
+	case t.follow && cmd.Flags().Changed("until"):
+		return usageError{errors.New("--until can't be combined with --follow: what comes later is not before it")}
 	case t.newest && t.follow:
 		return usageError{errors.New("--newest can't be combined with --follow")}
 	case t.newest && !render.Streams(t.format):
@@ -146,8 +147,8 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 		}
 	}
 	t.filter.Context = strings.ReplaceAll(t.filter.Context, "~", "") // tables cut contexts so
-	if err := noneEmpty(cmd); err != nil {
-		return nil, err
+	if cmd.Flags().Changed("context") && t.filter.Context == "" {
+		return nil, query.Usagef("context", "is empty: give it a value, or leave it out")
 	}
 	if cmd.Flags().Changed("depth") && t.filter.Depth == 0 {
 		return nil, query.Usagef("depth", "0 is main: use --main, or a depth from 1")
@@ -167,22 +168,6 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 		return nil, err
 	}
 	return dirs, nil
-}
-
-// noneEmpty returns an error for a flag without a value, such as one from a shell variable that is not set:
-// an empty filter selects everything.
-func noneEmpty(cmd *cobra.Command) (err error) {
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		empty := f.Value.String() == ""
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			all := list.GetSlice()
-			empty = len(all) == 0 || slices.Contains(all, "")
-		}
-		if empty && err == nil {
-			err = query.Usagef(f.Name, "is empty: give it a value, or leave it out")
-		}
-	})
-	return err
 }
 
 func (t *traceFlags) contexts() *cobra.Command {
@@ -634,9 +619,6 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 
 // journals returns the trace directories of the instances that have one.
 func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
-	if cmd.Flags().Changed("instance") && t.instance == "" {
-		return nil, usageError{errors.New("--instance is empty: give the name of an instance, or its number from 1")}
-	}
 	number, noNumber := strconv.Atoi(t.instance)
 	if len(t.dirs) == 0 {
 		cfg, wrong := config.FindState(t.app.config)
@@ -714,7 +696,7 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 type noTraceError string
 
 func (dir noTraceError) Error() string {
-	return fmt.Sprintf("there is no trace in %s: run the gateway first, or name the directory with --dir", string(dir))
+	return fmt.Sprintf("there is no trace in %s: run the gateway first, or name another directory", string(dir))
 }
 
 // withJournal returns the directories that have a journal. It is an error if none has one.

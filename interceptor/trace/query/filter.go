@@ -102,12 +102,19 @@ func (f Filter) Validate() error {
 			return &UsageError{field, err}
 		}
 	}
-	shaped := f.Tree || f.Children || f.Ancestors
+	var shapes []string
+	for name, set := range map[string]bool{"tree": f.Tree, "children": f.Children, "ancestors": f.Ancestors} {
+		if set {
+			shapes = append(shapes, name)
+		}
+	}
+	slices.Sort(shapes)
+	shaped := len(shapes) > 0
 	switch {
-	case f.Tree && f.Children, f.Tree && f.Ancestors, f.Children && f.Ancestors:
-		return Usagef("tree", "use only one of tree, children and ancestors")
+	case len(shapes) > 1:
+		return Usagef(shapes[0], "can't be combined with --%s", shapes[1])
 	case shaped && f.Context == "" && f.Workflow == "":
-		return Usagef("tree", "tree, children and ancestors need --context or --workflow")
+		return Usagef(shapes[0], "needs --context or --workflow")
 	case f.Main && f.Roots:
 		return Usagef("main", "cannot be combined with --roots")
 	case f.Main && (f.Context != "" || f.Depth > 0 || f.Type != ""):
