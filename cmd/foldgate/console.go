@@ -119,7 +119,11 @@ func loginOf(cfg config.Config, log *slog.Logger, operates bool) func(context.Co
 	return func(ctx context.Context, token string) (console.Account, error) {
 		caller, failure := who.Authenticate(ctx, http.Header{"Authorization": {"Bearer " + strings.TrimSpace(token)}}, "/mcp")
 		if failure != nil {
-			return console.Account{}, errors.New("the token was refused: " + failure.Message)
+			said := failure.Message
+			if failure.Rule == "principals" { // what it says is for hosts
+				said = "it is neither that of a principal nor an access token of an issuer; ask the operator for another"
+			}
+			return console.Account{}, errors.New("the token was refused: " + said)
 		}
 		id := cfg.Complete(caller.Identity)
 		if !slices.Contains(id.Roles, cfg.Auth.Auditor) {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -108,9 +109,13 @@ func (c *Console) live(r *request) map[string]control.Branch {
 
 // branches is the page of branches.
 func (c *Console) branches(r *request) error {
-	q := query.BranchQuery{Size: pageSize, Open: r.query.Get("open") != "", Principal: r.query.Get("principal"), ByCost: r.query.Get("sort") == "tokens"}
+	open, err := r.oneOf("open", "false", "true")
+	sort, wrong := r.oneOf("sort", "newest", "tokens")
+	if err = cmp.Or(err, wrong); err != nil {
+		return err
+	}
+	q := query.BranchQuery{Size: pageSize, Open: open == "true", Principal: r.query.Get("principal"), ByCost: sort == "tokens"}
 	if p := r.query.Get("page"); p != "" {
-		var err error
 		if q.Page, err = strconv.Atoi(p); err != nil || q.Page < 0 || q.Page >= maxPages {
 			return problemf(http.StatusBadRequest, "page: %.20q is not a number from 0 to %d", p, maxPages-1)
 		}

@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -166,19 +167,20 @@ func (c *Console) routes() http.Handler {
 	mux.HandleFunc("POST /enter/{link}", c.admit)
 	mux.HandleFunc("GET /login", c.login)
 	mux.HandleFunc("POST /login", c.takeLogin)
-	page := func(pattern string, h func(*request) error) { mux.Handle(pattern, c.page(h)) }
-	page("GET /{$}", c.overview)
-	page("GET /calls", c.calls)
+	// page serves a page whose address may have these names.
+	page := func(pattern string, h func(*request) error, names ...string) { mux.Handle(pattern, c.page(h, names)) }
+	page("GET /{$}", c.overview, "span", "since", "until", "server")
+	page("GET /calls", c.calls, append(fieldNames(), "sort", "after", "size")...)
 	page("GET /records/{id}", c.record)
-	page("GET /branches", c.branches)
-	page("GET /branch", c.branch)
-	page("GET /budgets", c.budgets)
-	page("GET /people", c.people)
-	page("GET /tools", c.tools)
-	page("GET /definition", c.definition)
+	page("GET /branches", c.branches, "principal", "open", "sort", "page")
+	page("GET /branch", c.branch, "path", "after")
+	page("GET /budgets", c.budgets, "limit", "subject")
+	page("GET /people", c.people, "span", "since", "until", "by", "principal", "team")
+	page("GET /tools", c.tools, "span", "since", "until", "server")
+	page("GET /definition", c.definition, "server", "kind", "name", "sha256")
 	page("GET /integrity", c.integrity)
 	page("POST /integrity", c.startVerify)
-	page("GET /export", c.export)
+	page("GET /export", c.export, append(fieldNames(), "of")...)
 	page("POST /branches/end", c.operate(c.endBranch))
 	page("POST /budgets/reset", c.operate(c.resetBudget))
 	page("POST /definition/approve", c.operate(c.approve))
@@ -238,8 +240,35 @@ func problemf(status int, format string, args ...any) error {
 	return problem{status, fmt.Sprintf(format, args...)}
 }
 
-// page returns the handler of a page for those who are let in.
-func (c *Console) page(h func(*request) error) http.Handler {
+// oneOf returns a value of the address that must be one of some; the first of them without one.
+func (r *request) oneOf(name string, values ...string) (string, error) {
+	switch value := r.query.Get(name); {
+	case value == "":
+		return values[0], nil
+	case slices.Contains(values, value):
+		return value, nil
+	default:
+		return "", problemf(http.StatusBadRequest, "%s: %.40q is none: use %s", name, value, strings.Join(values, ", "))
+	}
+}
+
+// checkNames refuses a name that the page does not know, such as a filter that is spelled wrong: the page
+// would show, or export, what the filter leaves out.
+func (r *request) checkNames(names []string) error {
+	for _, name := range slices.Sorted(maps.Keys(r.query)) {
+		switch {
+		case slices.Contains(names, name):
+		case len(names) == 0:
+			return problemf(http.StatusBadRequest, "%.40q: the address of this page has no filters", name)
+		default:
+			return problemf(http.StatusBadRequest, "%.40q is not a name that the address of this page has: use %s", name, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// page returns the handler of a page for those who are let in. names may be in its address.
+func (c *Console) page(h func(*request) error, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := c.sessionOf(r)
 		if s == nil {
@@ -262,7 +291,10 @@ func (c *Console) page(h func(*request) error) http.Handler {
 			c.show(req, http.StatusServiceUnavailable, "building", "The index is being made", v)
 			return
 		}
-		err := h(req)
+		err := req.checkNames(names)
+		if err == nil {
+			err = h(req)
+		}
 		if err == nil || r.Context().Err() != nil {
 			return
 		}

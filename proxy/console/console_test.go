@@ -135,6 +135,35 @@ func TestWholeDays(t *testing.T) {
 	}
 }
 
+// TestAddresses: an address with a name or value that its page does not know is refused. The page would show, and
+// the export would have, what the filter leaves out.
+func TestAddresses(t *testing.T) {
+	v := visit(t, journal(t, push("br_a", pushed)), false, nil)
+	for address, said := range map[string]string{
+		"/calls?principle=alice":    "&#34;principle&#34; is not a name that the address of this page has: use principal, team, ",
+		"/calls?blocked=maybe":      "blocked: &#34;maybe&#34; is neither true nor false",
+		"/calls?page=2":             "&#34;page&#34; is not a name",
+		"/export?principle=alice":   "&#34;principle&#34; is not a name",
+		"/export?sort=oldest":       "&#34;sort&#34; is not a name",
+		"/?span=decade":             "span: &#34;decade&#34; is none: use week, day, month, year",
+		"/tools?span=decade":        "span: &#34;decade&#34;",
+		"/people?by=session":        "by: &#34;session&#34; is none: use principal, team",
+		"/branches?sort=cost":       "sort: &#34;cost&#34; is none: use newest, tokens",
+		"/branches?open=maybe":      "open: &#34;maybe&#34; is none: use false, true",
+		"/branch?path=br_a&x=1":     "&#34;x&#34; is not a name",
+		"/budgets?person=alice":     "&#34;person&#34; is not a name",
+		"/integrity?dir=other":      "&#34;dir&#34;: the address of this page has no filters",
+		"/definition?tool=db__read": "&#34;tool&#34; is not a name",
+	} {
+		if page := v.page(address, http.StatusBadRequest); !strings.Contains(page, said) {
+			t.Errorf("%s does not say %s", address, said)
+		}
+	}
+	for _, address := range []string{"/calls?principal=alice&blocked=false&tree=&sort=oldest&size=5&after=", "/export?principal=alice&of=1", "/people?by=principal&span=day", "/branches?open=false&sort=newest", "/?since=1d&server=db"} {
+		v.page(address, http.StatusOK)
+	}
+}
+
 // TestWhileBuilding: while the index is made a form changes nothing and says so; who wants to leave can.
 func TestWhileBuilding(t *testing.T) {
 	v := visit(t, journal(t, push("br_a", pushed)), true, nil)

@@ -13,6 +13,14 @@ import (
 // fields are the filters in the address of the page of calls.
 var fields = slices.DeleteFunc(slices.Clone(query.Fields), func(f query.Field) bool { return f.Form == "" })
 
+// fieldNames returns the names of the filters.
+func fieldNames() (names []string) {
+	for _, f := range fields {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
 // isFlag reports whether a filter is set or not, without a value.
 func isFlag(f query.Field) bool {
 	_, is := f.At(new(query.Filter)).(*bool)

@@ -38,11 +38,11 @@ func (c *Console) spanOf(r *request) (s span, err error) {
 		s.Until = f.Until
 	}
 	lengths := map[string]time.Duration{"day": day, "week": 7 * day, "month": 31 * day, "year": 366 * day}
-	name := r.query.Get("span")
+	name, err := r.oneOf("span", "week", "day", "month", "year")
+	if err != nil {
+		return s, err
+	}
 	if s.Since.IsZero() {
-		if lengths[name] == 0 {
-			name = "week"
-		}
 		s.Name, s.Since = name, s.Until.Add(-lengths[name])
 	}
 	if s.Since.Before(first) {

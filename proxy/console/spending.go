@@ -146,9 +146,9 @@ func (c *Console) people(r *request) error {
 		return err
 	}
 	s.wholeDays()
-	by := "principal"
-	if r.query.Get("by") == "team" {
-		by = "team"
+	by, err := r.oneOf("by", "principal", "team")
+	if err != nil {
+		return err
 	}
 	who := r.query.Get(by)
 	f := query.SumFilter{Since: s.Since, Until: s.Until}

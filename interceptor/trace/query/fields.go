@@ -27,7 +27,9 @@ func (one Field) Set(f *Filter, text string, now time.Time) (err error) {
 	case *string:
 		*at = text
 	case *bool:
-		*at = text != "false"
+		if *at, err = strconv.ParseBool(text); err != nil {
+			err = fmt.Errorf("%.40q is neither true nor false", text)
+		}
 	case *[]string:
 		for part := range strings.SplitSeq(text, ",") {
 			if part = strings.TrimSpace(part); part != "" {
