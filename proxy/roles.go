@@ -92,10 +92,11 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var since, until, limit error
 	f.Since, since = query.ParseTime(q.Get("since"), time.Now())
 	f.Until, until = query.ParseTime(q.Get("until"), time.Now())
-	if f.Limit, limit = strconv.Atoi(cmp.Or(q.Get("limit"), "1000")); limit == nil && (f.Limit < 1 || f.Limit > maxRead) {
-		limit = fmt.Errorf("limit: %d is not between 1 and %d", f.Limit, maxRead)
+	f.Limit, limit = strconv.Atoi(cmp.Or(q.Get("limit"), "1000"))
+	if limit != nil || f.Limit < 1 || f.Limit > maxRead {
+		limit = fmt.Errorf("limit: %.40q is not a number from 1 to %d", q.Get("limit"), maxRead)
 	}
-	if err := cmp.Or(checkFilters(q), since, until, limit, f.Validate()); err != nil {
+	if err := cmp.Or(checkFilters(q), of("since", since), of("until", until), limit, f.Validate()); err != nil {
 		http.Error(w, g.Boundary.Text(err.Error()), http.StatusBadRequest)
 		return
 	}
@@ -106,6 +107,14 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 		g.Log.Warn("the trace could not be read for an auditor", "err", err)
 		panic(http.ErrAbortHandler) // the reader must not take a part for the whole
 	}
+}
+
+// of names the filter that an error is about.
+func of(filter string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", filter, err)
+	}
+	return err
 }
 
 // readFlags and readValues are the filters of serveTrace without a value and with one.
@@ -120,10 +129,15 @@ func checkFilters(q url.Values) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		switch {
 		case slices.Contains(readFlags, name):
+			if value := q.Get(name); value != "" && value != "true" || len(q[name]) > 1 {
+				return fmt.Errorf("%s: %.40q is not true: write true, or leave it out", name, value)
+			}
 		case !slices.Contains(readValues, name):
 			return fmt.Errorf("%.40q: there is no such filter; use %s", name, strings.Join(slices.Concat(readValues, readFlags), ", "))
 		case slices.Contains(q[name], ""):
 			return fmt.Errorf("%s: is empty: give it a value, or leave it out", name)
+		case len(q[name]) > 1 && !slices.Contains([]string{"kind", "server", "tool"}, name):
+			return fmt.Errorf("%s: is there %d times: give it once", name, len(q[name]))
 		}
 	}
 	return nil

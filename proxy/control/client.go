@@ -69,7 +69,7 @@ func (c *Client) OpenBranches(ctx context.Context) ([]Branch, error) {
 
 // EndBranch is [Gateway.EndBranch].
 func (c *Client) EndBranch(ctx context.Context, id, reason string) (Branch, error) {
-	return ask[Branch](ctx, c, http.MethodDelete, "branches/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason))
+	return ask[Branch](ctx, c, http.MethodDelete, "branches/"+url.PathEscape(id)+with("reason", reason))
 }
 
 // Budgets is [Gateway.Budgets].
@@ -80,7 +80,7 @@ func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
 
 // ResetBudget is [Gateway.ResetBudget].
 func (c *Client) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
-	out, err := ask[map[string]int](ctx, c, http.MethodDelete, "budgets/"+url.PathEscape(limit)+"?subject="+url.QueryEscape(subject))
+	out, err := ask[map[string]int](ctx, c, http.MethodDelete, "budgets/"+url.PathEscape(limit)+with("subject", subject))
 	return out["reset"], err
 }
 
@@ -88,6 +88,14 @@ func (c *Client) ResetBudget(ctx context.Context, limit, subject string) (int, e
 func (c *Client) Read(ctx context.Context, part, name string) error {
 	_, err := ask[struct{}](ctx, c, http.MethodPost, "read?"+url.QueryEscape(part)+"="+url.QueryEscape(name))
 	return err
+}
+
+// with returns the query of a request with one value, none if that is empty.
+func with(name, value string) string {
+	if value == "" {
+		return ""
+	}
+	return "?" + url.QueryEscape(name) + "=" + url.QueryEscape(value)
 }
 
 // Reload is [Gateway.Reload].

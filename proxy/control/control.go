@@ -210,23 +210,33 @@ func Handler(g Gateway) http.Handler {
 			out, err := answer(r)
 			w.Header().Set("Content-Type", "application/json")
 			if err != nil {
-				w.WriteHeader(http.StatusConflict)
+				status := http.StatusConflict
+				if _, wrong := errors.AsType[queryError](err); wrong {
+					status = http.StatusBadRequest
+				}
+				w.WriteHeader(status)
 				out = map[string]string{"error": err.Error()}
 			}
 			_ = json.NewEncoder(w).Encode(out) // after an error the client is gone
 		})
 	}
-	handle("GET /v1/branches", func(*http.Request) (any, error) {
-		return map[string][]Branch{"branches": g.OpenBranches()}, nil
+	handle("GET /v1/branches", func(r *http.Request) (any, error) {
+		return map[string][]Branch{"branches": g.OpenBranches()}, checkQuery(r, "")
 	})
 	handle("DELETE /v1/branches/{id}", func(r *http.Request) (any, error) {
+		if err := checkQuery(r, "reason"); err != nil {
+			return nil, err
+		}
 		return g.EndBranch(r.Context(), r.PathValue("id"), r.FormValue("reason"))
 	})
 	handle("GET /v1/budgets", func(r *http.Request) (any, error) {
 		all, err := g.Budgets(r.Context())
-		return map[string][]Budget{"budgets": all}, err
+		return map[string][]Budget{"budgets": all}, cmp.Or(checkQuery(r, ""), err)
 	})
 	handle("DELETE /v1/budgets/{limit}", func(r *http.Request) (any, error) {
+		if err := checkQuery(r, "subject"); err != nil {
+			return nil, err
+		}
 		n, err := g.ResetBudget(r.Context(), r.PathValue("limit"), r.FormValue("subject"))
 		return map[string]int{"reset": n}, err
 	})
@@ -244,6 +254,23 @@ func Handler(g Gateway) http.Handler {
 		return struct{}{}, g.Erase(seqs, cmp.Or(by, "unknown"))
 	})
 	return mux
+}
+
+// queryError is that of a query which a request can't have.
+type queryError struct{ error }
+
+// checkQuery returns an error if the query of a request has something else than one value of a name, if it is
+// not "". A reset whose subject is spelled wrong, or empty, would be one of all subjects.
+func checkQuery(r *http.Request, name string) error {
+	for other, values := range r.URL.Query() {
+		switch {
+		case other != name:
+			return queryError{fmt.Errorf("%.40q: there is no such name in the query of %s %s; use %s", other, r.Method, r.URL.Path, cmp.Or(name, "none"))}
+		case len(values) > 1 || values[0] == "":
+			return queryError{fmt.Errorf("%s: give it one value, or leave it out", name)}
+		}
+	}
+	return nil
 }
 
 // Bounds of one erasure: the body in bytes, and the records.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -47,6 +49,47 @@ func TestInterruptedErasure(t *testing.T) {
 	err = found[0].Erase(ctx, []uint64{1})
 	if err == nil || !strings.Contains(err.Error(), "goes on erasing") || !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted erasure: %v", err)
+	}
+}
+
+// counts is a gateway that says of whom it resets limits and which branches it ends.
+type counts struct {
+	Gateway
+	did []string
+}
+
+func (c *counts) ResetBudget(_ context.Context, limit, subject string) (int, error) {
+	c.did = append(c.did, limit+" of "+subject)
+	return 1, nil
+}
+
+func (c *counts) EndBranch(_ context.Context, id, reason string) (Branch, error) {
+	c.did = append(c.did, id+": "+reason)
+	return Branch{}, nil
+}
+
+func (c *counts) OpenBranches() []Branch { return nil }
+
+// A query that is spelled wrong does nothing: without its subject a reset would be one of all.
+func TestQueries(t *testing.T) {
+	for target, want := range map[string]string{
+		"DELETE /v1/budgets/day":                         "day of ",
+		"DELETE /v1/budgets/day?subject=alice":           "day of alice",
+		"DELETE /v1/budgets/day?sbject=alice":            "",
+		"DELETE /v1/budgets/day?subject=":                "",
+		"DELETE /v1/budgets/day?subject=alice&subject=b": "",
+		"DELETE /v1/branches/br_1":                       "br_1: ",
+		"DELETE /v1/branches/br_1?reason=wrong":          "br_1: wrong",
+		"DELETE /v1/branches/br_1?subject=alice":         "",
+		"GET /v1/branches?principal=alice":               "",
+	} {
+		c := &counts{}
+		method, path, _ := strings.Cut(target, " ")
+		w := httptest.NewRecorder()
+		Handler(c).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		if got := strings.Join(c.did, ", "); got != want || (want == "") != (w.Code == http.StatusBadRequest) {
+			t.Errorf("%s: %q, %d %s, want %q", target, got, w.Code, w.Body, want)
+		}
 	}
 }
 

@@ -294,7 +294,7 @@ func TestOperatorAndLimits(t *testing.T) {
 	} else {
 		t.Error("the trace has no reload by the operator")
 	}
-	if want := []string{"operator DELETE /v1/budgets/some subject=eve true", "operator DELETE /v1/budgets/few subject= true", "operator DELETE /v1/budgets/some subject=alice true", "some of alice: 3",
+	if want := []string{"operator DELETE /v1/budgets/some subject=eve true", "operator DELETE /v1/budgets/few  true", "operator DELETE /v1/budgets/some subject=alice true", "some of alice: 3",
 		"operator DELETE /v1/budgets/own subject=alice true", "operator DELETE /v1/budgets/own subject=bob true", "own of principal bob: 1",
 		"operator DELETE /v1/budgets/own subject=principal bob true", "operator DELETE /v1/budgets/many subject=all true", "many of : 0"}; !slices.Equal(did, want) {
 		t.Errorf("the trace has %q, want %q", did, want)
