@@ -271,6 +271,11 @@ standard input.`,
 				}
 				held = append(held, a)
 			}
+			for _, name := range []string{"secrets", "dir", "instance"} {
+				if len(exports) > 0 && cmd.Flags().Changed(name) {
+					return usageError{fmt.Errorf("--%s is about a journal and can't be combined with --export", name)}
+				}
+			}
 			if len(exports) > 0 {
 				return t.verifyExport(cmd, exports, held, selection)
 			}
@@ -509,6 +514,9 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 	}
 	reports, missing := checker.Reports()
 	done()
+	if len(reports) == 0 {
+		return fmt.Errorf("there is no record in %s: nothing is proved", strings.Join(files, ", "))
+	}
 	faults, out := len(missing), cmd.OutOrStdout()
 	for _, name := range slices.Sorted(maps.Keys(reports)) {
 		faults += reports[name].Total

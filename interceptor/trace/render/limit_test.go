@@ -6,6 +6,23 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
+// An access says who asked for what. A login says what it always did.
+func TestAboutAccess(t *testing.T) {
+	for payload, want := range map[string]string{
+		`{"method":"DELETE","path":"/v1/budgets/day","query":"subject=bob","user":"1000"}`: "user 1000: DELETE /v1/budgets/day?subject=bob",
+		`{"method":"POST","path":"/v1/read","query":"record=env_1","user":"0","by":"eve"}`: "eve: POST /v1/read?record=env_1",
+		`{"path":"/v1/read","query":"record=env_1","user":"0","by":"ann (local link)"}`:    "ann (local link): /v1/read?record=env_1",
+		`{"method":"GET","path":"/v1/branches","query":""}`:                                "GET /v1/branches",
+		`{"method":"GET","path":"/v1/trace","query":"tool=a\u001bb"}`:                      `GET /v1/trace?tool=a\u001bb`,
+		`{"action":"login","scopes":["read"],"user":"0"}`:                                  "login",
+		``: "",
+	} {
+		if got := About(&trace.Record{Kind: trace.KindAccess, Payload: []byte(payload)}); got != want {
+			t.Errorf("%s: %q, want %q", payload, got, want)
+		}
+	}
+}
+
 // A crossing names its limit, its subject and what is used. Without a payload it says nothing.
 func TestAboutLimit(t *testing.T) {
 	for payload, want := range map[string]string{

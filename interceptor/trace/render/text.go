@@ -37,12 +37,17 @@ func tableRow(r *trace.Record) (string, error) {
 }
 
 // About returns what a record is about, in one safe line: the first short string among the arguments of a call, the
-// parameters of another message or the payload of an event, or the text of an error.
+// parameters of another message or the payload of an event, or the text of an error. Of an access it is who
+// asked for what.
 func About(r *trace.Record) string {
 	v, kind := []byte(r.Payload), trace.CanonicalKind(r.Kind)
 	switch {
 	case strings.HasPrefix(kind, trace.KindBudget):
 		return aboutLimit(v)
+	case kind == trace.KindAccess:
+		if text := aboutAccess(v); text != "" {
+			return text
+		}
 	case strings.HasPrefix(kind, trace.KindResponse) || strings.HasPrefix(kind, trace.KindReject):
 		if !r.AuditOrEmpty().IsError && !r.Blocked() {
 			return ""
@@ -84,6 +89,26 @@ func aboutLimit(payload []byte) string {
 		used = append(used, fmt.Sprintf("%d of %d calls", x.CallsUsed, x.Calls))
 	}
 	return clean(text + ": " + strings.Join(used, ", "))
+}
+
+// aboutAccess returns who used the trace, branches or limits, if it is no principal of the record, and how.
+func aboutAccess(payload []byte) string {
+	var x struct{ Method, Path, Query, User, By string }
+	if json.Unmarshal(payload, &x) != nil || x.Path == "" {
+		return ""
+	}
+	who := x.By
+	if who == "" && x.User != "" {
+		who = "user " + x.User
+	}
+	if who != "" {
+		who += ":"
+	}
+	if x.Query != "" {
+		x.Path += "?" + x.Query
+	}
+	text := strings.Join(slices.DeleteFunc([]string{who, x.Method, x.Path}, func(s string) bool { return s == "" }), " ")
+	return clean(text[:min(len(text), aboutBytes)])
 }
 
 const aboutBytes = 200
