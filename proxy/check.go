@@ -53,6 +53,7 @@ type UpstreamReport struct {
 	Prompts, Resources int          // how many it has
 	Err                error        // why the upstream can't be used; nil if it can
 	LoginFails         bool         // Err is about foldgate's login there
+	Lacks              bool         // each principal has a login of its own there, and Check has none: no fault of the upstream
 }
 
 // ToolReport is one tool as hosts see it.
@@ -69,7 +70,7 @@ type ToolReport struct {
 // Failed returns how many upstreams can't be used.
 func (r Report) Failed() (n int) {
 	for _, u := range r.Upstreams {
-		if u.Err != nil {
+		if u.Err != nil && !u.Lacks {
 			n++
 		}
 	}
@@ -221,11 +222,12 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 	for i, srv := range st.Servers {
 		info, _ := srv.Info()
 		fault := faults[srv.Key]
-		_, lacking := errors.AsType[*upstream.LoginError](fault)
+		_, fails := errors.AsType[*upstream.LoginError](fault)
+		lacks := upstream.MayLogIn(fault) && srv.Config.Auth.PerPrincipal() && (as == "" || srv.Config.Auth.TokenExchange != nil)
 		if fault != nil { // it may quote the server, and a URL of the configuration
 			fault = errors.New(g.Boundary.Text(fault.Error()))
 		}
-		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault, LoginFails: lacking}
+		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault, LoginFails: fails, Lacks: lacks}
 		at[srv.Key] = &r.Upstreams[i]
 	}
 	for _, shown := range list.Order {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -26,7 +27,8 @@ func newCheck(a *app) *cobra.Command {
 host would see with what their definitions cost in tokens. Exit code 2 means that
 the configuration is wrong, 1 that an upstream or the store of the limits can't be
 reached, that two upstreams offer the same name, or that a rule of a workflow names
-a tool that no upstream shows. It changes nothing: no state directory is written.`,
+a tool that no upstream shows. An upstream where each principal logs in alone is
+checked with --as; one that takes the caller's own token is not. It changes nothing: no state directory is written.`,
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +40,11 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 				return err
 			}
 			if as != "" && !cfg.Knows(as) {
-				return usageError{fmt.Errorf("--as: there is no principal %.80q; there are %s", as, strings.Join(cfg.PrincipalNames(), ", "))}
+				names := cfg.PrincipalNames()
+				for _, issuer := range slices.Sorted(maps.Keys(cfg.Auth.Issuers)) {
+					names = append(names, issuer+":<claim>")
+				}
+				return usageError{fmt.Errorf("--as: there is no principal %.80q; there are %s", as, strings.Join(names, ", "))}
 			}
 			log := slog.New(slog.DiscardHandler)
 			if a.verbose || a.logFile != "" {
@@ -55,7 +61,7 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 			if err != nil {
 				return err
 			}
-			printReport(cmd.OutOrStdout(), report)
+			printReport(cmd.OutOrStdout(), cfg, report)
 			for _, f := range cfg.WithoutEffect() {
 				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Error())
 			}
@@ -88,8 +94,11 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 }
 
 // printReport prints one table per upstream, then the sum.
-func printReport(w io.Writer, r proxy.Report) {
+func printReport(w io.Writer, cfg config.Config, r proxy.Report) {
 	for _, u := range r.Upstreams {
+		if u.Lacks {
+			render.Printf(w, "%s: not checked: %s\n\n", u.Name, lacksLogin(cfg, u))
+		}
 		if u.Err != nil { // printFailed tells it at the end, where it is seen
 			continue
 		}
@@ -119,7 +128,7 @@ func printReport(w io.Writer, r proxy.Report) {
 // printFailed prints the upstreams that can't be used, with what to do.
 func printFailed(w io.Writer, cfg config.Config, r proxy.Report) {
 	for _, u := range r.Upstreams {
-		if u.Err != nil {
+		if u.Err != nil && !u.Lacks {
 			render.Printf(w, "\n%s: FAILED: %s\n  %s\n", u.Name, upstreamFault(u), upstreamRemedy(cfg, u))
 		}
 	}
@@ -128,6 +137,14 @@ func printFailed(w io.Writer, cfg config.Config, r proxy.Report) {
 // upstreamFault returns why an upstream can't be used, without its name, which the text around has.
 func upstreamFault(u proxy.UpstreamReport) string {
 	return strings.TrimPrefix(u.Err.Error(), "upstream "+u.Name+": ")
+}
+
+// lacksLogin returns why an upstream where each principal has a login of its own was not checked.
+func lacksLogin(cfg config.Config, u proxy.UpstreamReport) string {
+	if cfg.Upstreams[u.Name].Auth.TokenExchange != nil {
+		return "it takes the caller's own token, so only a call of a host shows whether it works"
+	}
+	return "each principal has a login of its own there; foldgate check --as NAME checks with the one of NAME"
 }
 
 // upstreamRemedy returns what to do about an upstream that can't be used.
@@ -139,8 +156,6 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 	switch c := cfg.Upstreams[u.Name]; {
 	case says("foldgate login"): // it says what to do
 		return "Then check again."
-	case u.LoginFails && says("the caller's own token"):
-		return "This command has no caller's token: only a call of a host shows whether it works."
 	case u.LoginFails:
 		return "Correct " + at + ".auth, or the client at the authorization server; see docs/logins.md."
 	case says("E404", "No matching distribution", "not found in the package registry"):

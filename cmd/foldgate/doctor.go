@@ -408,6 +408,10 @@ func (d *doctor) upstreams(ctx context.Context) {
 	dearest, most, tools := "", 0, len(r.Own)
 	for _, u := range r.Upstreams {
 		tools += len(u.Tools)
+		if u.Lacks {
+			d.add(levelOK, "upstream", "", "%s is not checked: %s", u.Name, lacksLogin(d.cfg, u))
+			continue
+		}
 		if u.Err != nil {
 			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, upstreamFault(u))
 			continue

@@ -121,6 +121,7 @@ var mistakes = []struct {
 	{"configuration by an empty variable", "", "check --config=", `^foldgate: --config: is empty`, `give it a value, or leave it out$`, 2},
 	{"state directory by an empty variable", "", "branches --state-dir=", `^foldgate: --state-dir: is empty`, `leave it out$`, 2},
 	{"address by an empty variable", "", "run --listen=", `^foldgate: --listen: is empty`, `leave it out$`, 2},
+	{"principal of an issuer", "public_url: http://127.0.0.1:1\nauth: {issuers: {corp: {url: 'http://127.0.0.1:1'}}}\n", "check --as ann", `^foldgate: --as: there is no principal "ann"`, `; there are corp:<claim>$`, 2},
 	{"principal by an empty variable", "", "check --as=", `^foldgate: --as: is empty`, `leave it out$`, 2},
 	{"pins elsewhere", "", "pins --state-dir nodir", `^foldgate: --state-dir: nodir does not exist$`, `does not exist`, 2},
 	{"address of a host that is none", "", "connect cursor --print --url gate", `^foldgate: --url: "gate" is not`, `such as http://127.0.0.1:8787/mcp$`, 2},

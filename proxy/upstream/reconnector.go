@@ -150,7 +150,7 @@ func (s *Server) Down(scope Scope) error {
 	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || r.err == nil || r.current != nil || mayLogIn(r.err) { // whether there is a login is known at once
+	if r.closed || r.err == nil || r.current != nil || MayLogIn(r.err) { // whether there is a login is known at once
 		return nil
 	}
 	if r.trying == nil && time.Now().After(r.retryAt) {
@@ -190,7 +190,7 @@ func (r *reconnector) attempt() {
 	switch {
 	case errors.Is(err, ErrFull): // the next call may find a place
 		r.err = err
-	case mayLogIn(err):
+	case MayLogIn(err):
 		r.err = err
 		r.await(loggedIn)
 	case err != nil:

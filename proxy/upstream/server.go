@@ -408,7 +408,7 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 		return nil, err // the host is gone, which is no fault of s
 	}
 	s.mu.Lock()
-	if !s.Config.Auth.PerPrincipal() || !mayLogIn(err) { // a login that one principal lacks is no fault of s
+	if !s.Config.Auth.PerPrincipal() || !MayLogIn(err) { // a login that one principal lacks is no fault of s
 		s.fault = err
 	}
 	level := s.levelOf(err)
@@ -447,8 +447,8 @@ func (s *Server) levelOf(err error) slog.Level {
 	return slog.LevelDebug
 }
 
-// mayLogIn reports whether err is the lack of a login that a person can make at any time.
-func mayLogIn(err error) bool {
+// MayLogIn reports whether err is the lack of a login that a person can make at any time.
+func MayLogIn(err error) bool {
 	login, ok := errors.AsType[*LoginError](err)
 	return ok && login.Code != auth.CodeFailed
 }

@@ -273,6 +273,11 @@ func TestTokenExchange(t *testing.T) {
 			g.reload(reloaded)
 			is.revoke()
 			echoes(t, ann, ctx) // after a reload, too
+			for _, as := range []string{"", "corp:ann"} {
+				if said := g.output(append([]string{"check"}, map[string][]string{"corp:ann": {"--as", as}}[as]...)...); !strings.Contains(said, "fake: not checked: it takes the caller's own token") {
+					t.Errorf("check as %q: %s", as, said)
+				}
+			}
 			received := append(ann.Received(), guest.Received()...)
 			g.stop()
 			g.keepsTokens(received)

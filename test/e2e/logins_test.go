@@ -495,7 +495,16 @@ func TestLoginPerPrincipal(t *testing.T) {
 			g := newGateway(t, principals()+byPerson(gd, "per: principal", ""))
 			at := g.http()
 			alice, bob := g.as(t, at, era, "alice"), g.as(t, at, era, "bob")
+			if said := g.output("check"); !strings.Contains(said, "fake: not checked: each principal has a login of its own there; foldgate check --as NAME ") {
+				t.Errorf("check before somebody has logged in: %s", said)
+			}
+			if out, err := g.command("check", "--as", "alice").Output(); err == nil || !strings.Contains(string(out), "foldgate login fake --principal alice") {
+				t.Errorf("check as alice, who has not logged in: %v, %s", err, out)
+			}
 			g.loggedIn("fake", "--principal", "alice")
+			if said := g.output("check", "--as", "alice"); !strings.Contains(said, "fake: ok, ") {
+				t.Errorf("check as alice: %s", said)
+			}
 			echoes(t, alice, ctx)
 			if said := refused(t, tool(t, bob, ctx, "fake__echo", `{}`)); said.Error.Code != "login_required" || !strings.Contains(said.Error.Message, "foldgate login fake --principal bob") {
 				t.Errorf("bob's refusal: %+v", said)
