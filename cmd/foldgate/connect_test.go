@@ -209,11 +209,17 @@ func TestImportCommand(t *testing.T) {
 		t.Errorf("disconnect left\n%s", content(host))
 	}
 
-	// A header that foldgate refuses.
-	was := content(file)
-	put(host, "{\"mcpServers\": {\"b\": {\"url\": \"https://b.example/mcp\", \"headers\": {\"a b\": \"c\"}}}}")
-	if _, errOut, code := runs(t, "import", "claude-code", "--yes", "--config", file); code != exitUsage || !strings.Contains(errOut, "the hosts were not changed") || content(file) != was || strings.Contains(content(host), "foldgate") {
-		t.Errorf("code %d, %s\n%s", code, errOut, content(file))
+	// Servers that foldgate refuses keep no other from being imported, and leave no secret behind.
+	put(host, `{"mcpServers": {"b": {"url": "https://b.example/mcp", "headers": {"a b": "c", "X-Token": "hidden-token"}}, "c": {"url": "c.example", "env": {}},
+		"d": {"url": "https://d.example/mcp"}, "e": {"url": "https://e.example/mcp", "headers": {"X": "${NO_SUCH_VARIABLE}"}}, "f": {"url": "https://f.example/mcp"}}}`)
+	says(t, succeeds(t, file, "import", "claude-code", "--yes"), `b stays in Claude Code: upstreams.b.headers.a b: `, `c stays in Claude Code: upstreams.c.url: "c.example" is not an http or https URL`,
+		`d becomes the upstream d`, `e stays in Claude Code: it uses the variable NO_SUCH_VARIABLE, which is not set here`, `f becomes the upstream f`)
+	c, err := config.Load(file)
+	if err != nil || c.Upstreams["d"] == nil || c.Upstreams["f"] == nil || c.Upstreams["b"] != nil || strings.Contains(content(env), "hidden-token") {
+		t.Errorf("the configuration %v\n%s\n%s", err, content(file), content(env))
+	}
+	if now := content(host); !strings.Contains(now, "hidden-token") || strings.Contains(now, "d.example") || !strings.Contains(now, "foldgate") {
+		t.Errorf("the host has\n%s", now)
 	}
 }
 

@@ -62,7 +62,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	} else if err != nil {
 		return err
 	}
-	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret, Dir: f.dir}
+	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret, Dir: f.dir, Usable: target.usable}
 	out := cmd.OutOrStdout()
 	var changes []*hosts.Change
 	var restart []string
@@ -196,6 +196,22 @@ func (f *hostFlags) target(cmd *cobra.Command) (t importTarget, s hosts.Server, 
 	return t, s, nil
 }
 
+// usable says why foldgate could not start with a configuration in the place of the old one.
+func (t *importTarget) usable(text []byte, values map[string]string) error {
+	err := config.Check(filepath.Dir(t.file), text, func(name string) (string, bool) {
+		if v, ok := values[name]; ok {
+			return v, true
+		}
+		return os.LookupEnv(name)
+	})
+	if wrong, ok := errors.AsType[*config.Error](err); ok {
+		fault := wrong.Faults[0]
+		fault.Line = 0 // of a file that is not written
+		return fault
+	}
+	return err
+}
+
 // with returns the text of the configuration after the import, and the names of the new variables.
 func (t *importTarget) with(im *hosts.Importer) (text []byte, added []string) {
 	text = im.Config
@@ -244,6 +260,11 @@ func (t *importTarget) write(text []byte, added []string, values map[string]stri
 			back = os.Remove(t.file)
 		} else {
 			back = hosts.Replace(t.file, t.text)
+		}
+		if t.old != nil {
+			back = errors.Join(back, hosts.Replace(t.env, t.old))
+		} else if len(added) > 0 {
+			back = errors.Join(back, os.Remove(t.env))
 		}
 		return errors.Join(fmt.Errorf("the hosts were not changed, and the configuration is as before: with the servers it would have an error\n%w", err), back)
 	}

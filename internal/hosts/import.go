@@ -23,6 +23,9 @@ type Importer struct {
 	Values map[string]string
 	// Secret reports whether a text holds a secret, beside those that have a telling name.
 	Secret func(text string) bool
+	// Usable, if it is not nil, says why foldgate could not start with a configuration and these variables. A
+	// server that is the reason stays in its host.
+	Usable func(config []byte, values map[string]string) error
 	// Projects chooses the projects whose servers are imported, too, from a file of the user.
 	Projects Projects
 	// Dir is where hosts start the servers of a project's file; "" for a file of the user.
@@ -101,11 +104,20 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		}
 		id := im.resolved(s).identity()
 		if in.Key, in.Twin = im.known[id]; !in.Twin {
+			config, keys, values := im.Config, im.keys, maps.Clone(im.Values)
 			in.Key = im.key(in.Name)
 			if im.Config, err = (yamlSyntax{}).set(im.Config, []string{"upstreams"}, in.Key, im.upstream(in.Key, s)); err != nil {
 				return nil, fmt.Errorf("the configuration: %w", err)
 			}
-			im.known[id] = in.Key
+			if im.Usable != nil {
+				err = im.Usable(im.Config, im.Values)
+			}
+			if err != nil {
+				im.Config, im.keys, im.Values = config, keys, values
+				in.Key, in.Note = "", err.Error()
+			} else {
+				im.known[id] = in.Key
+			}
 		}
 		done = append(done, in)
 	}

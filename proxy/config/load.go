@@ -165,6 +165,19 @@ func load(file string, lenient bool) (Config, error) {
 	return c, nil
 }
 
+// Check returns the error of the text of a configuration in a directory, whose variables env has; nil if a
+// gateway could start with it.
+func Check(dir string, data []byte, env func(string) (string, bool)) error {
+	c, faults := newDocument(env).parse(dir, data)
+	if c.Dir = dir; len(faults) == 0 {
+		faults = c.missing()
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return NewError("configuration", faults...)
+}
+
 // Sum returns the SHA-256 of a file's text in hexadecimal digits, as sha256sum does.
 func Sum(data []byte) string {
 	sum := sha256.Sum256(data)
