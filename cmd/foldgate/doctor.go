@@ -27,6 +27,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/hosts"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -545,6 +546,12 @@ func (d *doctor) state(ctx context.Context) {
 		}
 		return nil
 	})
+	databases, _ := filepath.Glob(filepath.Join(dir, "*.db")) // the pattern is well-formed
+	for _, file := range databases {
+		if err := sqlitedb.Examine(ctx, file); err != nil {
+			d.add(levelFault, "state", "restore it from a backup, or move it and its -wal file away: what it holds is lost then", "%s is damaged, so foldgate does not start: %v", file, err)
+		}
+	}
 	running := ""
 	if found, err := control.Find(ctx, dir); err == nil {
 		running = fmt.Sprintf("; gateways that run on it: %d", len(found))

@@ -241,6 +241,10 @@ var ailments = []struct {
 	{"state not writable", func(p *patient) { _ = os.Mkdir(p.state, 0o500) }, levelFault, "state", `mode 500`, `chmod 700 /`},
 	{"no place for the state", func(p *patient) { p.write(p.config, "state_dir: nodir/state\n") }, levelFault, "state", `there is no directory .*nodir`, `create the directory`},
 	{"state can't be made", func(p *patient) { p.write(p.config, "state_dir: /proc/foldgate\n") }, levelFault, "state", `^/proc/foldgate can't be made: `, `a directory that you can write`},
+	{"database damaged", func(p *patient) {
+		p.record(called("a", 1, 0)...)
+		p.write(filepath.Join(p.state, "results.db"), strings.Repeat("no database ", 1000))
+	}, levelFault, "state", `results.db is damaged, so foldgate does not start: file is not a database`, `restore it from a backup, or move it`},
 	{"state of another user", func(p *patient) {
 		_ = os.Mkdir(p.state, 0o700)
 		if os.Chown(p.state, 12345, 12345) != nil {

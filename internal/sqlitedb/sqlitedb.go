@@ -113,6 +113,23 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 	})
 }
 
+// Examine returns why the file at path is no database that can be read, nil if it is one or if that can't be
+// told now, such as while another process holds it. It leaves no files behind.
+func Examine(ctx context.Context, path string) error {
+	param := "mode=ro"
+	if _, err := os.Stat(path + "-wal"); errors.Is(err, fs.ErrNotExist) { // nobody uses it, and SQLite would make one
+		param += "&immutable=1"
+	}
+	db, err := connect(path, param, 0, nil, func(db *sql.DB) error { return quickCheck(ctx, db) })
+	if err == nil {
+		return db.Close()
+	}
+	if IsDamaged(err) {
+		return err
+	}
+	return nil
+}
+
 // Recreate is [Open] for data that can be made again: if the file is damaged, foreign or newer,
 // it deletes it and starts with an empty one.
 func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
@@ -241,6 +258,10 @@ func (o Options) check(ctx context.Context, db *sql.DB) error {
 	if _, err := o.version(ctx, db); err != nil || !o.QuickCheck {
 		return err
 	}
+	return quickCheck(ctx, db)
+}
+
+func quickCheck(ctx context.Context, db *sql.DB) error {
 	var verdict string
 	err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict)
 	if err == nil && verdict != "ok" {

@@ -218,3 +218,38 @@ func TestUnavailable(t *testing.T) {
 		}
 	}
 }
+
+// Examine finds damage, in use or not, and makes no file.
+func TestExamine(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "notes.db")
+	db := open(t, path, notes)
+	for range 200 {
+		exec(t, db, "INSERT INTO notes (text) VALUES (hex(zeroblob(500)))")
+	}
+	if err := sqlitedb.Examine(t.Context(), path); err != nil {
+		t.Errorf("while it is used: %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlitedb.Examine(t.Context(), path); err != nil {
+		t.Errorf("while nobody uses it: %v", err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(data[len(data)/2:], strings.Repeat("x", 8192))
+	for name, text := range map[string]string{"a page": string(data), "all": strings.Repeat("no database ", 100)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := sqlitedb.Examine(t.Context(), path); !sqlitedb.IsDamaged(err) {
+			t.Errorf("%s is damaged: %v", name, err)
+		}
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("the directory has %v, %v", files, err)
+	}
+}
