@@ -104,7 +104,7 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 	r := g.report(ctx, s, as, faults, wait)
 	r.Suspect, _ = g.pins.List() // all of a first contact
 	r.Suspect = slices.DeleteFunc(r.Suspect, func(p pins.Pin) bool { return len(p.Warnings) == 0 })
-	if len(cfg.Budgets.Limits) > 0 && cfg.Store.URL != "" {
+	if (len(cfg.Budgets.Limits) > 0 || cfg.Replicated()) && cfg.Store.URL != "" {
 		r.Store = tryStore(ctx, cfg)
 	}
 	return r, nil

@@ -68,7 +68,7 @@ func eachStore(t *testing.T, test func(t *testing.T, open func() Store)) {
 }
 
 func TestOpenRedisRefuses(t *testing.T) {
-	for _, c := range [][2]string{{"http://h", "a"}, {"redis://h/x", "a"}, {"redis://u:top%zzsecret@h", "a"}, {"redis://u:topsecret@h:port", "a"}, {"redis://h", ""}, {"redis://h", "a}b"}, {"redis://h", strings.Repeat("a", 65)}} {
+	for _, c := range [][2]string{{"http://h", "a"}, {"redis://h/x", "a"}, {"rediss://h?ca_file=/secret", "a"}, {"redis://u:top%zzsecret@h", "a"}, {"redis://u:topsecret@h:port", "a"}, {"redis://h", ""}, {"redis://h", "a}b"}, {"redis://h", strings.Repeat("a", 65)}} {
 		if _, err := OpenRedis(c[0], c[1]); err == nil {
 			t.Errorf("%v is taken", c)
 		} else if strings.Contains(err.Error(), "secret") {

@@ -471,12 +471,17 @@ func (d *doctor) store(ctx context.Context) {
 
 // storeRemedy says what to do if the store of the limits can't be used.
 func storeRemedy(cfg config.Config) string {
+	if len(cfg.Budgets.Limits) == 0 {
+		return replicasRemedy
+	}
 	effect := "refused"
 	if cfg.Budgets.OnError == "allow" {
 		effect = "allowed, and charged later"
 	}
 	return "start the store, or correct store.url; calls are " + effect + " meanwhile (budgets.on_error)"
 }
+
+const replicasRemedy = "start the store, or correct store.url; replicas use what they knew meanwhile"
 
 // replicas tries to reach the replicas that are registered.
 func (d *doctor) replicas(ctx context.Context) {
@@ -487,7 +492,7 @@ func (d *doctor) replicas(ctx context.Context) {
 	defer cancel()
 	all, err := proxy.Replicas(ctx, d.cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
-		d.add(levelFault, "replicas", "start the store, or correct store.url; replicas use what they knew meanwhile", "%v", err)
+		d.add(levelFault, "replicas", replicasRemedy, "%v", err)
 		return
 	}
 	up, configs := 0, map[string]bool{}

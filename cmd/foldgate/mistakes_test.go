@@ -92,6 +92,7 @@ var mistakes = []struct {
 	{"certificate without key", "tls: {cert: a.pem}\n", "", `line 1: tls: `, `needs both cert and key`, 2},
 	{"certificate missing", "tls: {cert: a.pem, key: b.pem}\n", "", `line 1: tls: .*a.pem`, `name PEM files that exist`, 2},
 	{"store down", "store: {url: 'redis://127.0.0.1:1'}\nbudgets: {wait_ms: 100, limits: [{name: day, per: all, tokens: 5, window: 1d}]}\n", "", `the store of the limits, store.url, can't be used: .*127.0.0.1:1`, `^start the store, or correct store.url; calls are refused meanwhile`, 1},
+	{"store of replicas down", "listen: 127.0.0.1:0\nbudgets: {wait_ms: 100}\nstore: {url: 'redis://127.0.0.1:1'}\nreplicas: {listen: '127.0.0.1:0', key: 0123456789abcdef0123456789abcdef}\n", "", `store.url, can't be used: .*127.0.0.1:1`, `^start the store, or correct store.url; replicas use what they knew meanwhile`, 1},
 	{"limit per nobody", "budgets: {limits: [{name: x, per: user, tokens: 5, window: 1d}]}\n", "", `line 1: budgets.limits\[0\].per: `, `use session, principal`, 2},
 	{"limit of no upstream", "budgets: {limits: [{name: x, per: all, match: {server: nope}, tokens: 5, window: 1d}]}\n", "", `line 1: budgets.limits\[0\].match.server: `, `use a key of upstreams`, 2},
 	{"condition", "policy: {rules: [{name: r, deny: ['*'], when: 'args.x ='}]}\n", "", `line 1: policy.rules\[0\].when: `, `such as args.sql.startsWith\("SELECT"\)`, 2},

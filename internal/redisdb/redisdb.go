@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +39,11 @@ type DB struct {
 	closed  bool
 }
 
+// parameters are those of the query of a URL. The first ones are documented.
+var parameters = []string{"addr", "ca", "cert", "key", "master_set", "sentinel_username", "sentinel_password", "db", "dial_timeout", "write_timeout", "skip_verify", "protocol", "client_cache", "client_name", "max_retries"}
+
+const documented = 7
+
 var prefixName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 // Open returns the database at a URL, with keys that begin with {foldgate:prefix}. The
@@ -60,6 +67,11 @@ func Open(address, prefix string) (*DB, error) {
 	options.DisableCache = true // it needs a permission more
 	u, _ := url.Parse(address)  // ParseURL has parsed it
 	q := u.Query()
+	for _, name := range slices.Sorted(maps.Keys(q)) { // ParseURL ignores what it does not know
+		if !slices.Contains(parameters, name) {
+			return nil, fmt.Errorf("the URL is wrong: its query has %.40q; there are %s", name, strings.Join(parameters[:documented], ", "))
+		}
+	}
 	if err := certificates(options.TLSConfig, q.Get("ca"), q.Get("cert"), q.Get("key")); err != nil {
 		return nil, err
 	}

@@ -145,8 +145,9 @@ func (c Config) checkReplicas(k *checker) {
 		k.If(r.Address != "" || r.Key != "", "replicas.listen", "is missing: give host:port where the other replicas reach this one, such as 10.0.0.7:8788")
 		return
 	}
+	k.address("replicas.listen", r.Listen, "10.0.0.7:8788")
+	k.If(sharePort(r.Listen, c.Listen), "replicas.listen", "%q is also the address of listen: give replicas another port", r.Listen)
 	host, _, err := net.SplitHostPort(r.Listen)
-	k.If(err != nil, "replicas.listen", "%q is not host:port, such as 10.0.0.7:8788", r.Listen)
 	ip, _ := netip.ParseAddr(host)
 	if r.Address != "" {
 		_, _, err = net.SplitHostPort(r.Address)
@@ -186,6 +187,7 @@ func (c Config) checkConsole(k *checker) {
 		return
 	}
 	k.address("console.listen", o.Listen, "127.0.0.1:8788")
+	k.If(sharePort(o.Listen, c.Listen), "console.listen", "%q is also the address of listen: give the console another port", o.Listen)
 	k.If(!c.Authenticates() || c.Auth.Auditor == "", "console.listen", "nobody could log in: name the role of those who may look in auth.auditor, and give it to principals, or take tokens of an issuer")
 	k.If(exposed(o.Listen) && o.TLS.Cert == "", "console.listen", "%q is not a loopback address, and tokens would cross the network unencrypted: set console.tls, or listen on 127.0.0.1 behind a reverse proxy with TLS", o.Listen)
 	k.If(exposed(o.Listen) && len(o.AllowedHosts) == 0, "console.allowed_hosts", "is empty: name the hosts under which browsers reach the console")
@@ -576,6 +578,17 @@ func (k *checker) address(key, address, example string) (port string) {
 		k.Add(key, "%q has no valid port: use 1 to 65535, or 0 for any that is free", address)
 	}
 	return port
+}
+
+// sharePort reports whether only one process can listen on two addresses.
+func sharePort(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	every := func(host string) bool {
+		ip, err := netip.ParseAddr(host)
+		return host == "" || err == nil && ip.IsUnspecified()
+	}
+	return errA == nil && errB == nil && portA == portB && portA != "0" && (hostA == hostB || every(hostA) || every(hostB))
 }
 
 func (k *checker) labels(key string, all []string) {
