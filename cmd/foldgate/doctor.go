@@ -170,6 +170,9 @@ func (d *doctor) configuration() (usable bool) {
 	for _, f := range cfg.WithoutEffect() {
 		d.add(levelWarn, "configuration", "set listen, or remove the key", "%s", f.Error())
 	}
+	for _, f := range cfg.Ended(time.Now()) {
+		d.add(levelWarn, "configuration", "add a token to its tokens, or remove the principal", "%s", f.Error())
+	}
 	if f, ok := cfg.OnlyRecords(); ok {
 		d.add(levelWarn, "configuration", "remove the key when foldgate trace --reason policy shows only what the policy should refuse", "%s", f.Error())
 	}

@@ -224,6 +224,10 @@ var ailments = []struct {
 	{"memory tool fits nothing", func(p *patient) { p.configure("folding: {remember: {tool: nosuch__x}}") }, levelWarn, "names", `folding.remember.tool: "nosuch__x" fits no tool`, `correct the key`},
 	{"policy only records", func(p *patient) { p.configure("policy: {action: warn}") }, levelWarn, "configuration", `line 2: policy.action: is warn: the policy hides and refuses nothing`, `foldgate trace --reason policy`},
 	{"principals on stdio", func(p *patient) { p.configure("principals: {alice: {token: 0123456789abcdef}}") }, levelWarn, "configuration", `line 2: principals: alice can't call: on stdio every host is the principal "local"`, `set listen`},
+	{"tokens ended", func(p *patient) {
+		p.configure("listen: 127.0.0.1:0\nprincipals: {alice: {tokens: [{token: 0123456789abcdef, expires: 2026-01-02T00:00:00Z}]}, bob: {token: fedcba9876543210, tokens: [{token: 0123456789abcdefg, expires: 2026-01-02T00:00:00Z}]}}")
+		p.write(p.claude, "{}")
+	}, levelWarn, "configuration", `line 3: principals.alice: can't call: all its tokens have ended`, `add a token to its tokens`},
 	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `the definitions of 6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
 
 	{"store away", func(p *patient) {

@@ -720,6 +720,16 @@ func (c Config) WithoutEffect() (faults []Fault) {
 	return c.Locate(faults)
 }
 
+// Ended returns a fault for each principal who can't call at a time, since all its tokens have ended.
+func (c Config) Ended(now time.Time) (faults []Fault) {
+	for _, name := range c.PrincipalNames() {
+		if !slices.ContainsFunc(c.Principals[name].All(), func(t Token) bool { return t.Expires.IsZero() || t.Expires.After(now) }) {
+			faults = append(faults, Fault{Key: "principals." + name, Msg: "can't call: all its tokens have ended"})
+		}
+	}
+	return c.Locate(faults)
+}
+
 // OnlyRecords returns what to tell the operator about a policy that refuses nothing. ok is false without one.
 func (c Config) OnlyRecords() (f Fault, ok bool) {
 	if c.Policy.Action != "warn" {
