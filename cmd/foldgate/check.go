@@ -40,11 +40,7 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 				return err
 			}
 			if as != "" && !cfg.Knows(as) {
-				names := cfg.PrincipalNames()
-				for _, issuer := range slices.Sorted(maps.Keys(cfg.Auth.Issuers)) {
-					names = append(names, issuer+":<claim>")
-				}
-				return usageError{fmt.Errorf("--as: there is no principal %.80q; there are %s", as, strings.Join(names, ", "))}
+				return noPrincipal(cfg, "as", as)
 			}
 			log := slog.New(slog.DiscardHandler)
 			if a.verbose || a.logFile != "" {
@@ -91,6 +87,15 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 	cmd.Flags().StringVar(&as, "as", "", "show only what this principal sees, and by which rule of the policy")
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the next upstream")
 	return cmd
+}
+
+// noPrincipal is the error for a flag that names a principal whom the configuration does not know.
+func noPrincipal(cfg config.Config, flag, name string) error {
+	names := cfg.PrincipalNames()
+	for _, issuer := range slices.Sorted(maps.Keys(cfg.Auth.Issuers)) {
+		names = append(names, issuer+":<claim>")
+	}
+	return usageError{fmt.Errorf("--%s: there is no principal %.80q; there are %s", flag, name, strings.Join(names, ", "))}
 }
 
 // printReport prints one table per upstream, then the sum.

@@ -41,6 +41,9 @@ it is sent back: set redirect_port, and use ssh -L PORT:127.0.0.1:PORT.`,
   foldgate login github --scopes "repo read:org"   # more than it has, as an error has said`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkWait(wait); err != nil {
+				return err
+			}
 			l, err := a.login(cmd, args[0], principal)
 			if err != nil {
 				return err
@@ -120,7 +123,7 @@ func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, er
 	case per && principal == "":
 		return nil, usageError{fmt.Errorf("each principal has a login of its own at %s: name it with --principal", name)}
 	case per && !cfg.Knows(principal) && principal != "local": // a host on stdio
-		return nil, usageError{fmt.Errorf("there is no principal %q: there are %s", principal, strings.Join(cfg.PrincipalNames(), ", "))}
+		return nil, noPrincipal(cfg, "principal", principal)
 	case !per && principal != "":
 		return nil, usageError{fmt.Errorf("all principals share the login at %s: leave --principal out, or set per: principal", name)}
 	}
