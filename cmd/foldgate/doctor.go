@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,6 +138,7 @@ func (d *doctor) examine(ctx context.Context) {
 		d.definitions()
 		d.store(ctx)
 		d.replicas(ctx)
+		d.listen(ctx)
 	}
 	d.state(ctx)
 	for _, file := range d.logs {
@@ -482,6 +485,32 @@ func storeRemedy(cfg config.Config) string {
 		effect = "allowed, and charged later"
 	}
 	return "start the store, or correct store.url; calls are " + effect + " meanwhile (budgets.on_error)"
+}
+
+// listen looks whether a gateway has the address of listen, or could have it.
+func (d *doctor) listen(ctx context.Context) {
+	at, dir := d.cfg.Listen, d.cfg.StatePath()
+	if _, port, _ := net.SplitHostPort(at); at == "" || port == "0" {
+		return
+	}
+	if info, err := os.Stat(dir); err == nil && !ownedByMe(info) { // who runs on it is not known
+		return
+	}
+	if found, _ := control.Find(ctx, dir); len(found) > 0 {
+		c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", at)
+		if err != nil {
+			d.add(levelWarn, "listen", "restart the gateway, unless it was started with --listen", "a gateway runs on %s, and none answers at listen: %v", dir, err)
+			return
+		}
+		_ = c.Close()
+		return
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		d.add(levelFault, "listen", "stop it, or choose another port", "another program has %s, and no gateway runs on %s", at, dir)
+	} else if err == nil {
+		_ = l.Close()
+	}
 }
 
 const replicasRemedy = "start the store, or correct store.url; replicas use what they knew meanwhile"

@@ -149,7 +149,7 @@ var ailments = []struct {
 	{"host's file broken", func(p *patient) { p.write(p.claude, `{"mcpServers": {`) }, levelFault, "host", `Claude Code: .*.claude.json: `, `correct the file`},
 	{"host calls nobody", func(p *patient) { p.connect(`{"type": "http", "url": "http://127.0.0.1:1/mcp"}`) }, levelFault, "host", `calls http://127.0.0.1:1/mcp, where no foldgate answers: .*refused`, `foldgate run --config .*gate.yaml starts the gateway`},
 	{"host calls another server", func(p *patient) { p.connect(`{"type": "http", "url": "` + p.refuse(404) + `/mcp"}`) }, levelFault, "host", `where no foldgate answers: 404`, `foldgate run`},
-	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:8787") }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:8787, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
+	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:18787") }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:18787, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
 	{"host starts an address by a flag", func(p *patient) {
 		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--listen", "127.0.0.1:8787"]}`)
 	}, levelFault, "host", `listens on 127.0.0.1:8787`, `take --listen out of the entry`},
@@ -228,6 +228,10 @@ var ailments = []struct {
 		p.configure("listen: 127.0.0.1:0\nprincipals: {alice: {tokens: [{token: 0123456789abcdef, expires: 2026-01-02T00:00:00Z}]}, bob: {token: fedcba9876543210, tokens: [{token: 0123456789abcdefg, expires: 2026-01-02T00:00:00Z}]}}")
 		p.write(p.claude, "{}")
 	}, levelWarn, "configuration", `line 3: principals.alice: can't call: all its tokens have ended`, `add a token to its tokens`},
+	{"port of another program", func(p *patient) {
+		p.configure("listen: " + strings.TrimPrefix(p.refuse(404), "http://"))
+		p.write(p.claude, "{}")
+	}, levelFault, "listen", `^another program has 127.0.0.1:\d+, and no gateway runs on .*/state$`, `choose another port`},
 	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `the definitions of 6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
 
 	{"store away", func(p *patient) {
