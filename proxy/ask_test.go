@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -98,10 +97,7 @@ func TestReasonOfAWithdrawnQuestionIsScrubbed(t *testing.T) {
 	}
 	r.close()
 	told := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + wire.MethodCancelled}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, r.g.Start.StateDir, query.Filter{Kinds: []string{trace.KindNotification + wire.MethodCancelled}}) {
 		if told++; rec.From != "foldgate" || !strings.HasPrefix(rec.To[0], "host") || strings.Contains(string(rec.Payload), secret) {
 			t.Errorf("the cancellation is recorded as from %s to %v: %s", rec.From, rec.To, rec.Payload)
 		}

@@ -59,10 +59,7 @@ func TestConclusionsCorrelate(t *testing.T) {
 	endBranch(t, g, parent)
 	var push string
 	var children []string
-	for r, err := range query.Scan(t.Context(), filepath.Join(dir, "trace"), query.Filter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for r := range scan(t, dir, query.Filter{}) {
 		switch {
 		case r.Kind == trace.KindPush && r.Context == parent.ID:
 			push = r.ID
@@ -94,10 +91,7 @@ func TestLateConclusionsCorrelate(t *testing.T) {
 		}
 		endBranch(t, g, b)
 		push, late := "", 0
-		for r, err := range query.Scan(t.Context(), filepath.Join(dir, "trace"), query.Filter{}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		for r := range scan(t, dir, query.Filter{}) {
 			switch {
 			case r.Context != b.Context:
 			case r.Kind == trace.KindPush:
@@ -215,10 +209,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 			}
 			pushes, pops := map[string]int{}, map[string]int{}
 			var of []string // the conclusion of the child that returned
-			for r, err := range query.Scan(t.Context(), filepath.Join(image, "trace"), query.Filter{}) {
-				if err != nil {
-					t.Fatal(err)
-				}
+			for r := range scan(t, image, query.Filter{}) {
 				switch r.Kind {
 				case trace.KindPush:
 					pushes[r.Context]++

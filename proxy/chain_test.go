@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -40,10 +39,7 @@ func TestChain(t *testing.T) {
 		t.Errorf("not scrubbed: %s", answer)
 	}
 	records := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, r.g.Start.StateDir, query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
 		records++
 		if strings.Contains(string(rec.Payload), secret) {
 			t.Errorf("a secret is stored: %s", rec.Payload)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -508,4 +512,19 @@ func (l *logBuffer) String() string {
 // warnings sends what is logged as a warning or worse to the test's own log.
 func warnings(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// scan yields the records below a state directory that a filter selects.
+func scan(t testing.TB, state string, f query.Filter) iter.Seq[*trace.Record] {
+	t.Helper()
+	return func(yield func(*trace.Record) bool) {
+		for r, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !yield(r) {
+				return
+			}
+		}
+	}
 }

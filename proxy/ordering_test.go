@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -122,10 +121,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	close(leave)
 	(<-second).Sent()
 	var calls, causes []string
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, r.g.Start.StateDir, query.Filter{}) {
 		switch rec.Kind {
 		case trace.KindRequest + "tools/call":
 			calls = append(calls, rec.ID)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -57,10 +56,7 @@ func TestRequestsWithoutIDReachNoServer(t *testing.T) {
 				}
 				r.close()
 				var refused []string
-				for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/reject"}}) {
-					if err != nil {
-						t.Fatal(err)
-					}
+				for rec := range scan(t, r.g.Start.StateDir, query.Filter{Kinds: []string{"mcp/reject"}}) {
 					refused = append(refused, rec.Audit.Method+" "+rec.Audit.Decision.Rule)
 				}
 				want := slices.Clone(tt.refused)
@@ -292,10 +288,7 @@ func TestUnknownToolIsOfTheServerThatHidesIt(t *testing.T) {
 		want = append(want, tt.want)
 	}
 	var got []named
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, r.g.Start.StateDir, query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}) {
 		if d := rec.Audit.Decision; d != nil {
 			got = append(got, named{d.Reason, rec.Audit.Server, rec.Audit.Tool})
 		}

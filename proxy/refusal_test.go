@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -87,10 +86,7 @@ func TestRefusedParamsAreRecorded(t *testing.T) {
 		}
 	}
 	blocked := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/request", "mcp/response"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, r.g.Start.StateDir, query.Filter{Kinds: []string{"mcp/request", "mcp/response"}}) {
 		if strings.Contains(string(rec.Payload), secret) {
 			t.Errorf("a secret is stored: %s", rec.Payload)
 		}

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -41,10 +40,7 @@ func TestUpdateIsNotCausedByACall(t *testing.T) {
 	r.ok("tools/call", `{"name":"up__echo","arguments":{}}`)
 	r.close()
 	causes := map[sent]int{}
-	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + "*", trace.KindNotification + "notifications/*"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, r.g.Start.StateDir, query.Filter{Kinds: []string{trace.KindNotification + "*", trace.KindNotification + "notifications/*"}}) {
 		if rec.From == "upstream:up" {
 			uri, _ := rawjson.GetString(rec.Payload, "params", "uri")
 			causes[sent{strings.TrimPrefix(rec.Kind, trace.KindNotification), uri}] = len(rec.CorrelationID)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,10 +34,7 @@ func openWorkflows(t *testing.T, g *Gateway, n int) {
 // completions returns the reasons of the ends of workflows in the trace.
 func completions(t *testing.T, g *Gateway) (reasons []string) {
 	t.Helper()
-	for r, err := range query.Scan(t.Context(), filepath.Join(g.Start.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindFlowComplete}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for r := range scan(t, g.Start.StateDir, query.Filter{Kinds: []string{trace.KindFlowComplete}}) {
 		reasons = append(reasons, fmt.Sprint(string(r.Payload)))
 	}
 	return reasons

@@ -3,7 +3,6 @@ package gosdk
 //lint:file-ignore SA1019 what the protocol deprecates still has to be scrubbed and charged
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -62,10 +61,7 @@ func TestMainJob(t *testing.T) {
 		}
 		r.keepsSecret(secret)
 		calls := 0
-		for rec, err := range query.Scan(context.Background(), filepath.Join(r.plan.State, "trace"), query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		for rec := range scan(t, r.plan.State, query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
 			if strings.Contains(rec.Context, b.BranchID) && rec.AuditOrEmpty().Tool == "read" && rec.AuditOrEmpty().Server == "server" {
 				calls++
 			}

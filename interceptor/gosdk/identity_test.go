@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,10 +74,7 @@ func TestIdentity(t *testing.T) {
 					t.Errorf("bob's call after alice's limit: %s", text(res))
 				}
 				calls := map[string]int{}
-				for r, err := range query.Scan(t.Context(), filepath.Join(p.State, "trace"), query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}, Tools: []string{"write"}}) {
-					if err != nil {
-						t.Fatal(err)
-					}
+				for r := range scan(t, p.State, query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}, Tools: []string{"write"}}) {
 					calls[r.Audit.Principal+" "+r.Audit.Team]++
 				}
 				team := map[string]string{"token": "", "own": "data"}[name]

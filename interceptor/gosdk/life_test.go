@@ -43,10 +43,7 @@ func rough(p plan, started chan<- string, release <-chan struct{}) *mcp.Server {
 // outcomes returns how the calls of a tool ended, by the trace.
 func outcomes(t *testing.T, state, tool string) (ends []string) {
 	t.Helper()
-	for rec, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}, Tools: []string{tool}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, state, query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}, Tools: []string{tool}}) {
 		end := "result"
 		if rec.AuditOrEmpty().IsError {
 			end = "error"

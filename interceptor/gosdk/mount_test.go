@@ -225,10 +225,7 @@ func TestPartsAlone(t *testing.T) {
 		if n := kinds[trace.KindResponse+"tools/call"]; n != 2 {
 			t.Errorf("%d responses are recorded, want 2: %v", n, kinds)
 		}
-		for rec, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+		for rec := range scan(t, state, query.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}) {
 			if line := fmt.Sprintf("%+v", rec.Audit.Scrub); len(rec.Audit.Scrub) == 0 || strings.Contains(line, trace.Blocked) {
 				t.Errorf("the tool got all, and the record says %s", line)
 			}
@@ -272,10 +269,7 @@ func TestPartsAlone(t *testing.T) {
 func records(t *testing.T, state string) map[string]int {
 	t.Helper()
 	kinds := map[string]int{}
-	for rec, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), query.Filter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, state, query.Filter{}) {
 		kinds[rec.Kind]++
 	}
 	return kinds
@@ -431,10 +425,7 @@ func TestNotificationsArePaid(t *testing.T) {
 	r.close()
 	_ = fg.Close()
 	found := 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(p.State, "trace"), query.Filter{Kinds: []string{trace.KindNotification + "notifications/progress"}}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, p.State, query.Filter{Kinds: []string{trace.KindNotification + "notifications/progress"}}) {
 		if strings.Contains(rec.Context, b.BranchID) && len(rec.CorrelationID) == 1 {
 			found++
 		}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +26,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -387,5 +390,20 @@ func (r *rig) keepsSecret(secret string) {
 	})
 	if err != nil || files < 3 {
 		r.t.Errorf("the state has %d files, %v; want the journal, the databases and more", files, err)
+	}
+}
+
+// scan yields the records below a state directory that a filter selects.
+func scan(t testing.TB, state string, f query.Filter) iter.Seq[*trace.Record] {
+	t.Helper()
+	return func(yield func(*trace.Record) bool) {
+		for r, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !yield(r) {
+				return
+			}
+		}
 	}
 }

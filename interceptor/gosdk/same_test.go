@@ -369,10 +369,7 @@ var alike = []string{
 // outlines returns the records of what a client and a server said to each other, without ids and times.
 func outlines(t *testing.T, state string) (lines []string) {
 	t.Helper()
-	for rec, err := range query.Scan(t.Context(), filepath.Join(state, "trace"), query.Filter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, state, query.Filter{}) {
 		a := rec.AuditOrEmpty()
 		_, method, _ := strings.Cut(rec.Kind, ":")
 		if !slices.Contains(alike, method) || a.Server == "" {

@@ -90,10 +90,7 @@ func TestFlood(t *testing.T) {
 	r.close()
 	_ = fg.Close()
 	recorded, leftOut, refused := 0, 0, 0
-	for rec, err := range query.Scan(t.Context(), filepath.Join(p.State, "trace"), query.Filter{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for rec := range scan(t, p.State, query.Filter{}) {
 		switch a := rec.AuditOrEmpty(); {
 		case rec.Kind == trace.KindNotification+"notifications/progress":
 			recorded++
