@@ -126,10 +126,15 @@ func (t *Tools) extract(ctx context.Context, principal string, s results.Result,
 	case in.Lines != "":
 		return extract.Lines(s.Text, in.Lines)
 	case in.JQ != "":
+		run, input := t.Programs.JQ, cmp.Or(s.Structured, s.Text)
 		if s.Server == "" && s.Structured != "" { // a batch
-			return t.Programs.JQResults(ctx, principal, s.Structured, in.JQ)
+			run = t.Programs.JQResults
 		}
-		return t.Programs.JQ(ctx, principal, cmp.Or(s.Structured, s.Text), in.JQ)
+		out, err := run(ctx, principal, input, in.JQ)
+		// A program can decode a secret, and a page would cut it in two.
+		m := interceptor.Message{Text: out, Always: true}
+		t.Boundary.Inbound(ctx, &m)
+		return m.Text, err
 	case in.Search != "":
 		hits, err := results.Search(ctx, s.Text, in.Search, searchHits)
 		if err != nil {

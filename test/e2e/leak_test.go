@@ -198,3 +198,35 @@ func TestNoPartOfASecretInErrors(t *testing.T) {
 		}
 	}
 }
+
+// A program that decodes a secret gets it neither in parts, on two pages, nor in an error.
+func TestNoPartOfADecodedSecret(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	secret := fixtures.Secret()
+	deep := secret
+	for range 5 { // more than the scrubber decodes
+		deep = base64.StdEncoding.EncodeToString([]byte(deep))
+	}
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q]}\nresults: {main_threshold: 512}\n", fakeserverBin))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	folded := tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": jsonText(map[string]any{"x": deep, "rows": strings.Split(strings.Repeat("zebra,", 2000), ",")})}))
+	handle := handleIn(t, said(t, folded))
+	decoded := ".x" + strings.Repeat("|@base64d", 5)
+	for n := range 24 {
+		for page := 1; page <= 3; page++ {
+			readPart(t, c, ctx, map[string]any{"handle": handle, "jq": fmt.Sprintf(`("w," * %d) + (%s) + (",tail" * 300)`, 6+n, decoded), "page": page, "max_tokens": 100})
+		}
+		readPart(t, c, ctx, map[string]any{"handle": handle, "jq": fmt.Sprintf(`error(("p" * %d) + " " + (%s))`, 455+n, decoded)})
+	}
+	redacted := false
+	for _, m := range c.Received() {
+		redacted = redacted || bytes.Contains(m, []byte("[REDACTED:"))
+		if bytes.Contains(m, []byte(secret[:12])) || bytes.Contains(m, []byte(secret[len(secret)-8:])) {
+			t.Errorf("the host received a part of the secret: %.400s", m)
+		}
+	}
+	if !redacted {
+		t.Error("nothing was redacted, so nothing was tried")
+	}
+}

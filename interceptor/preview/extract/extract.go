@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -36,7 +37,7 @@ func (e *Error) Error() string { return e.Field + ": " + e.Text }
 const maxFault = 500
 
 func wrong(field, format string, args ...any) error {
-	return &Error{field, clip(fmt.Sprintf(format, args...), maxFault)}
+	return &Error{field, words(fmt.Sprintf(format, args...), maxFault)}
 }
 
 // Lines returns a range of lines: "a-b", "a-" (to the end), "-b" (the last b lines) or "a".
@@ -364,6 +365,15 @@ func (m *matcher) windows(line string) string {
 		out.WriteString("…")
 	}
 	return out.String()
+}
+
+// words shortens a text for an error, which is searched for secrets later. It cuts at a blank: a part of a secret is
+// not found.
+func words(s string, max int) string {
+	if len(s) <= max {
+		return s
+	}
+	return s[:strings.LastIndexFunc(s[:max+1], unicode.IsSpace)+1] + "…"
 }
 
 func clip(s string, max int) string {

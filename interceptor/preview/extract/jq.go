@@ -264,7 +264,7 @@ func runJQ(program string, input any) (string, error) {
 			case out.Len() == 0:
 				return "", wrong("jq", "%v", v)
 			}
-			return "", wrong("jq", "%v (the first outputs were: %s)", v, clip(outputs(), 200))
+			return "", wrong("jq", "%v (the first outputs were: %s)", v, words(outputs(), 200))
 		case string:
 			out.WriteString(v)
 		default:
