@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 	"interceptor/preview/extract": {"internal/pollable"},
 	"interceptor/workflow":        {"folding/contextpath", "internal/faults", "internal/jsonpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/injection", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
-	"proxy/policy":                {"folding", "interceptor", "internal/faults", "internal/globs"},
+	"proxy/policy":                {"folding", "interceptor", "internal/faults", "internal/globs", "proxy/wire"},
 	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/faults", "internal/globs", "internal/hosts/spelling", "internal/publicip", "proxy/memory", "proxy/policy", "proxy/server/auth"},
 	"proxy/wire":                  {"internal/rawjson"},
 	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},

@@ -15,6 +15,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/faults"
 	"github.com/foldgate/foldgate/internal/globs"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Config is the configured policy. The zero value forbids nothing.
@@ -297,7 +298,7 @@ func (r *Request) what() string {
 }
 
 // shorten returns a text that is foreign, and may be long, for use in a message.
-func shorten(text string) string { return folding.Shorten(text, 200) }
+func shorten(text string) string { return folding.Shorten(wire.Clip(text), 250) }
 
 // globs returns the globs of a rule for a kind.
 func (r *rule) globs(k Kind) Globs {

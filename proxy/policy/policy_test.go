@@ -70,6 +70,7 @@ func TestDecide(t *testing.T) {
 		{Request{Identity: bob, Name: "web__fetch", Listing: true}, true, "web", ""},
 		{Request{Identity: alice, Name: "git__log", Annotations: []byte(`{"readOnlyHint":true}`)}, true, "safe", ""},
 		{Request{Identity: alice, Name: "git__log", Annotations: []byte(`{"readOnlyHint":"true"}`)}, false, "safe", ""},
+		{Request{Identity: alice, Kind: Resource, Name: "postgres://app:" + strings.Repeat("x", 300) + "@db/"}, false, DefaultRule, "the resource … (319 bytes)"}, // no part of a password
 		{Request{Identity: alice, Name: "git__log"}, false, "safe", "only if annotations.readOnlyHint"},
 		{Request{Identity: alice, Name: "git__log", Unlisted: true}, false, "safe", "try again"},
 		{Request{Identity: alice, Name: "git__log", Unlisted: true, Listing: true}, true, "safe", ""},
