@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,12 +56,17 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(render.Plain(out))
+	printed := &printer{w: out}
+	root.SetOut(render.Plain(printed))
 	root.SetErr(errOut)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	checkArgs(root)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	serves := cmd.Name() == "run" || cmd.Name() == "console"
+	if lost := printed.err; lost != nil && !serves && (err == nil || errors.Is(err, errSilent)) { // what is reported was not read
+		err = lost
+	}
 	if err == nil {
 		return 0
 	}
@@ -77,6 +83,21 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// printer remembers that something could not be printed, such as on a full disk. What a command prints is its
+// result, so the command has failed then.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements [io.Writer].
+func (p *printer) Write(b []byte) (n int, err error) {
+	if n, err = p.w.Write(b); err != nil {
+		p.err = cmp.Or(p.err, err)
+	}
+	return n, err
 }
 
 // app holds the flags of all subcommands.

@@ -9,12 +9,16 @@ import (
 	"log"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 func TestMain(m *testing.M) {
@@ -95,5 +99,33 @@ func write[T string | []byte](t *testing.T, file string, text T) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// full is a file on a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// A command whose output is lost has failed, and says so.
+func TestLostOutput(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "gate.yaml")
+	write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\n")
+	journal, err := trace.Open(filepath.Join(dir, ".foldgate", "trace"), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.Append(called("files", 1, 0)[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"stats", "stats --json", "check", "doctor", "trace", "trace --format jsonl", "trace verify", "trace contexts", "trace erase --tool t", "pins", "version", "--help", "count " + file, "completion bash"} {
+		var said strings.Builder
+		if code := run(t.Context(), append(strings.Fields(command), "--config", file), strings.NewReader(""), full{}, &said); code != exitFailed || !strings.HasSuffix(said.String(), "foldgate: no space left on device\n") {
+			t.Errorf("%s: code %d, %s", command, code, said.String())
+		}
 	}
 }
