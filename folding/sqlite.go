@@ -389,6 +389,8 @@ func diagnose(path string, err error) error {
 		return fmt.Errorf("state database %s is in use by another process: stop that one, or name another state_dir: %w", path, err)
 	case errors.Is(err, sqlitedb.ErrForeign):
 		return fmt.Errorf("state database %s: %w: name another state_dir", path, err)
+	case sqlitedb.IsUnavailable(err):
+		return fmt.Errorf("state database %s: %w; %s", path, err, sqlitedb.Remedy(err, ""))
 	}
 	return fmt.Errorf("state database %s: %w", path, err)
 }

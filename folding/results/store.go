@@ -160,7 +160,7 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("result store %s: %w (move the file away to start with an empty store)", path, err)
+		return nil, fmt.Errorf("result store %s: %w; %s", path, err, sqlitedb.Remedy(err, "move the file away to start with an empty store"))
 	}
 	s.write.Lock()
 	defer s.write.Unlock()

@@ -217,6 +217,18 @@ func IsUnavailable(err error) bool {
 		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL)
 }
 
+// Remedy returns what to do about an error of [Open]. away is the remedy for a file that can't be used as it is:
+// one that is whole must not be moved away because the disk is full.
+func Remedy(err error, away string) string {
+	switch {
+	case IsInUse(err):
+		return "stop the process that uses it, or name another state_dir"
+	case IsUnavailable(err):
+		return "make room on the disk, and see that foldgate can write it"
+	}
+	return away
+}
+
 func isCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && slices.Contains(codes, e.Code()&0xff) // without the extended part

@@ -216,6 +216,9 @@ func TestUnavailable(t *testing.T) {
 		if err == nil || sqlitedb.IsUnavailable(err) != want || sqlitedb.IsDamaged(err) || sqlitedb.IsInUse(err) {
 			t.Errorf("with %s: %v, unavailable %v, want %v", pragma, err, sqlitedb.IsUnavailable(err), want)
 		}
+		if remedy := sqlitedb.Remedy(err, "move it away"); (remedy == "move it away") == want {
+			t.Errorf("with %s: %v: %s", pragma, err, remedy)
+		}
 	}
 }
 
@@ -247,6 +250,8 @@ func TestExamine(t *testing.T) {
 		}
 		if err := sqlitedb.Examine(t.Context(), path); !sqlitedb.IsDamaged(err) {
 			t.Errorf("%s is damaged: %v", name, err)
+		} else if remedy := sqlitedb.Remedy(err, "move it away"); remedy != "move it away" {
+			t.Errorf("%s is damaged: %s", name, remedy)
 		}
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
