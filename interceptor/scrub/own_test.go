@@ -235,6 +235,14 @@ func TestNamesStay(t *testing.T) {
 	}
 }
 
+// TestRulesHaveLiterals: one rule without literals that its matches must have, such as one with more than 64
+// alternatives, lets each string of a document be examined by itself, which takes several times as long.
+func TestRulesHaveLiterals(t *testing.T) {
+	if !newScrubber(t, Options{}).set.Filtered() {
+		t.Error("a rule has no literals, or too many: divide it, or give it keywords")
+	}
+}
+
 // TestDiscordBotToken: the first part is the digits of an id in base64, which alone is no secret.
 func TestDiscordBotToken(t *testing.T) {
 	s := newScrubber(t, Options{})
