@@ -18,10 +18,24 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
+// maxKept bounds a request of which a session keeps a part for as long as it lasts, in bytes.
+const maxKept = 1 << 20
+
+// keepable refuses a request that is too large to be kept.
+func (r *request) keepable() error {
+	if len(r.Msg.Raw) > maxKept {
+		return invalidParams("%s can have at most %d bytes", r.Msg.Method, maxKept)
+	}
+	return nil
+}
+
 // answerInitialize serves initialize with the capabilities of foldgate and all servers. It does
 // not start servers with cached server info.
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	s, rt := r.s, r.s.rt
+	if err := r.keepable(); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	if s.revision != "" {
 		s.mu.Unlock()
@@ -163,6 +177,9 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	level, _ := rawjson.GetString(c.Target.Forward, "level")
 	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request
 		return nil, invalidParams("invalid log level %.64q: use %s", level, strings.Join(wire.LogLevels, ", "))
+	}
+	if err := r.keepable(); err != nil {
+		return nil, err
 	}
 	s := r.s
 	s.mu.Lock()

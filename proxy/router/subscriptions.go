@@ -21,8 +21,11 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// maxSubscriptions is how many resources one session, or one listen, may be told of.
-const maxSubscriptions = 1000
+// Bounds of what one session, or one listen, may be told of.
+const (
+	maxSubscriptions = 1000    // resources
+	maxSubscribed    = 8 << 10 // bytes of the URI of a subscription
+)
 
 var errTooManySubscriptions = &wire.Error{Code: wire.CodeInvalidParams,
 	Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
@@ -38,6 +41,9 @@ type listen struct {
 // answerListen serves subscriptions/listen: it acknowledges what some server can have, and lasts until
 // the host ends it. Every notification carries the id of the request.
 func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	if err := r.keepable(); err != nil {
+		return nil, err
+	}
 	rt, l := r.s.rt, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
 	agreed, offered := []byte(`{}`), rt.capabilities(r.s)
@@ -165,6 +171,9 @@ func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 // unless it failed.
 func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	sub := subscription{r.servers[0].Key, c.Target.Name}
+	if len(sub.uri) > maxSubscribed {
+		return nil, invalidParams("params.uri can have at most %d bytes in a subscription", maxSubscribed)
+	}
 	if !r.s.subscribed.add(sub) { // before the call: the server may end right after it
 		return nil, errTooManySubscriptions
 	}

@@ -342,6 +342,33 @@ func TestManyPrincipalsAreForgotten(t *testing.T) {
 	}
 }
 
+// A host can't make foldgate keep large messages for as long as its session lasts.
+func TestKeptMessagesAreSmall(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	at := g.http()
+	_, header, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, nil)
+	legacy := http.Header{"Mcp-Session-Id": header["Mcp-Session-Id"]}
+	modern := http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"subscriptions/listen"}}
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	large := strings.Repeat("x", 1<<20)
+	for name, one := range map[string]struct {
+		body   string
+		header http.Header
+	}{
+		"initialize":     {strings.Replace(rawInitialize, `"raw"`, `"`+large+`"`, 1), nil},
+		"log level":      {`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"info","x":"` + large + `"}}`, legacy},
+		"subscription":   {`{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"fake://` + large[:8<<10] + `"}}`, legacy},
+		"listen":         {`{"jsonrpc":"2.0","id":4,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":["fake://` + large + `"]},` + meta + `}}`, modern},
+		"id of a listen": {`{"jsonrpc":"2.0","id":"` + large + `","method":"subscriptions/listen","params":{"notifications":{},` + meta + `}}`, modern},
+	} {
+		_, h, said := answered(t, http.DefaultClient, "POST", at, one.body, one.header)
+		if !strings.Contains(said, "can have at most") || h.Get("Mcp-Session-Id") != "" {
+			t.Errorf("%s: %.300s", name, said)
+		}
+	}
+}
+
 // A host that closes its half of the connection while its call runs has left: nothing that it reads looks like an answer.
 func TestHalfClosedConnection(t *testing.T) {
 	t.Parallel()
