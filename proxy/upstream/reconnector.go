@@ -336,8 +336,11 @@ func (h handler) Unsolicited(m wire.Message) { h.owner.Unsolicited(h.server, *h.
 // Undelivered implements [conn.Handler].
 func (h handler) Undelivered(r conn.Undelivered) { h.owner.Undelivered(h.server, r) }
 
-// maxEarly bounds the messages that a server sends before its connection is up.
-const maxEarly = 1000
+// maxEarly bounds the messages that a server sends before its connection is up, maxEarlyBytes their size.
+const (
+	maxEarly      = 1000
+	maxEarlyBytes = 16 << 20
+)
 
 // inbox is the handler of a connection that is being opened. It keeps messages until the
 // connection's own handler is known.
@@ -347,6 +350,7 @@ type inbox struct {
 	mu    sync.Mutex
 	own   conn.Handler
 	early []wire.Message
+	bytes int // in early
 }
 
 // Unsolicited implements [conn.Handler].
@@ -356,8 +360,9 @@ func (in *inbox) Unsolicited(m wire.Message) {
 	switch {
 	case in.own != nil:
 		in.own.Unsolicited(m)
-	case len(in.early) < maxEarly:
+	case len(in.early) < maxEarly && in.bytes+len(m.Raw) <= maxEarlyBytes:
 		in.early = append(in.early, m)
+		in.bytes += len(m.Raw)
 	default:
 		in.Undelivered(conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait until the server is initialized"})
 	}

@@ -317,4 +317,12 @@ func TestInbox(t *testing.T) {
 	if want := []string{fmt.Sprint("m", maxEarly), fmt.Sprint("m", maxEarly+1)}; !slices.Equal(to.lost, want) {
 		t.Errorf("%q are reported, want %q", to.lost, want)
 	}
+	to = &inboxed{}
+	in = &inbox{handler: handler{owner: losses{of: to}}}
+	for range 3 { // few and large
+		in.Unsolicited(wire.Message{Method: "large", Raw: make([]byte, maxEarlyBytes/2)})
+	}
+	if len(in.early) != 2 || len(to.lost) != 1 {
+		t.Errorf("%d large messages are kept, %d reported", len(in.early), len(to.lost))
+	}
 }
