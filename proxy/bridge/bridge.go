@@ -29,6 +29,8 @@ const (
 	maxSuspended = 1000
 	// maxQuestions is how many questions one call may have open.
 	maxQuestions = 100
+	// maxQuestionBytes is how large they may be together, if they are several.
+	maxQuestionBytes = 16 << 20
 	// maxReplies is how many questions of one connection foldgate itself answers at once.
 	maxReplies = 1000
 	// maxRounds is how often a modern server may ask for input in one call.

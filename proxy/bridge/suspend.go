@@ -262,8 +262,8 @@ func (call *suspendedCall) ask(q question) {
 	switch {
 	case !hostCan(call.round.Params, q.m):
 		code, r.Rule, r.Text = wire.CodeMethodNotFound, conn.RuleCapability, "the host does not support "+q.m.Method
-	case len(call.questions) >= maxQuestions:
-		code, r.Rule, r.Text = wire.CodeInternal, conn.RuleTooMany, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", maxQuestions)
+	case len(call.questions) >= maxQuestions || len(call.questions) > 0 && call.waiting()+len(q.m.Raw) > maxQuestionBytes:
+		code, r.Rule, r.Text = wire.CodeInternal, conn.RuleTooMany, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", len(call.questions))
 	default:
 		call.last++
 		call.questions[fmt.Sprintf("r%d", call.last)] = q
@@ -274,6 +274,14 @@ func (call *suspendedCall) ask(q question) {
 		return
 	}
 	notify(call.asked)
+}
+
+// waiting returns the size of the open questions. call.mu is held.
+func (call *suspendedCall) waiting() (bytes int) {
+	for _, q := range call.questions {
+		bytes += len(q.m.Raw)
+	}
+	return bytes
 }
 
 // suspend ends a round with the open questions. ok is false without a question.

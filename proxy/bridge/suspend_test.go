@@ -321,6 +321,20 @@ type refusals struct {
 
 func (r refusals) Undelivered(refusal conn.Undelivered) { *r.heard = append(*r.heard, refusal) }
 
+// One question may be as large as a message; several together have a limit.
+func TestLargeQuestions(t *testing.T) {
+	var heard []conn.Undelivered
+	b := newBridge(t)
+	w, _ := b.Wrap("up", conn.Host{Modern: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
+	call := w.(*legacyServer).suspendable("s")
+	for _, size := range []int{2 * maxQuestionBytes, 1} {
+		call.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Raw: make([]byte, size)})
+	}
+	if len(heard) != 1 || heard[0].Rule != conn.RuleTooMany || call.last != 1 {
+		t.Errorf("%d questions are kept, %v refused", call.last, heard)
+	}
+}
+
 // What the server sends while a call waits for its host goes to nobody, and says so with the call. So do
 // questions beyond the limit.
 func TestRefusedWhileSuspended(t *testing.T) {
