@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
@@ -22,7 +23,11 @@ type Client struct {
 	Dir  string // the gateway's own state directory
 	By   string // the person for whom the client asks, for the trace; "" for the user of the process
 	http http.Client
+	wait time.Duration // for an answer
 }
+
+// answerWait bounds the wait for an answer: a process that is stopped, such as by a debugger, never answers.
+const answerWait = time.Minute
 
 // Find returns the gateways that use a state directory and take commands. The error says what to do if
 // there is none.
@@ -53,7 +58,7 @@ func Find(ctx context.Context, state string) (found []*Client, err error) {
 			continue
 		}
 		dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", path) }
-		found = append(found, &Client{Dir: dir, http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}})
+		found = append(found, &Client{Dir: dir, wait: answerWait, http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}})
 	}
 	if len(found) == 0 {
 		return nil, fmt.Errorf("no gateway that takes commands uses %s. Start one with listen, or name its configuration with --config. A gateway on standard input and output takes none: its agent runs as the same user and could lift its own limits; stop it, or end its session in the host", state)
@@ -122,7 +127,13 @@ func (c *Client) Erase(ctx context.Context, seqs []uint64) error {
 // maxAnswer bounds an answer that the client reads, in bytes.
 const maxAnswer = 64 << 20
 
+// ask sends one request. One with a body, which is an erasure, can take as long as it needs.
 func ask[T any](ctx context.Context, c *Client, method, path string, body ...byte) (out T, err error) {
+	if len(body) == 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.wait, fmt.Errorf("none for %v; see its log, and whether its process is stopped", c.wait))
+		defer cancel()
+	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://foldgate/v1/"+path, bytes.NewReader(body))
 	if err != nil {
 		return out, err
@@ -131,7 +142,10 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body ...byt
 		req.Header.Set(byHeader, url.QueryEscape(c.By))
 	}
 	res, err := c.http.Do(req)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return out, fmt.Errorf("the gateway in %s may still do what it was asked, but gives no answer: %w", c.Dir, context.Cause(ctx))
+	case err != nil && ctx.Err() != nil:
 		return out, fmt.Errorf("the gateway in %s may still do what it was asked, without an answer: %w", c.Dir, ctx.Err())
 	}
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// stuck is a gateway whose erasure does not end. It says in asked that it has begun.
+// stuck is a gateway that does not answer. It says in asked that an erasure has begun.
 type stuck struct {
 	Gateway
 	asked chan struct{}
@@ -27,26 +28,43 @@ func (s stuck) Erase([]uint64, string) error {
 	select {}
 }
 
-// Who no longer waits for an erasure reads that the gateway goes on.
-func TestInterruptedErasure(t *testing.T) {
+func (s stuck) OpenBranches() []Branch { select {} }
+
+// serveStuck returns a client of a gateway that does not answer.
+func serveStuck(t *testing.T, g stuck) *Client {
 	dir, err := os.MkdirTemp("", "") // t.TempDir is longer than a socket's path may be on some systems
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	g := stuck{asked: make(chan struct{})}
 	go func() { _ = Serve(t.Context(), dir, Handler(g), slog.New(slog.DiscardHandler)) }()
 	var found []*Client
 	for found == nil {
 		found, _ = Find(t.Context(), dir)
 	}
+	return found[0]
+}
+
+// A gateway that is stopped does not hold up who asks it.
+func TestNoAnswer(t *testing.T) {
+	c := serveStuck(t, stuck{})
+	c.wait = 10 * time.Millisecond
+	if _, err := c.OpenBranches(t.Context()); err == nil || !strings.Contains(err.Error(), "none for 10ms; see its log") {
+		t.Errorf("branches of a gateway that does not answer: %v", err)
+	}
+}
+
+// Who no longer waits for an erasure reads that the gateway goes on.
+func TestInterruptedErasure(t *testing.T) {
+	g := stuck{asked: make(chan struct{})}
+	c := serveStuck(t, g)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	go func() {
 		<-g.asked
 		interrupt()
 	}()
-	err = found[0].Erase(ctx, []uint64{1})
+	err := c.Erase(ctx, []uint64{1})
 	if err == nil || !strings.Contains(err.Error(), "goes on erasing") || !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted erasure: %v", err)
 	}
