@@ -120,9 +120,12 @@ func read(t testing.TB, file string) []byte {
 	return text
 }
 
-// command is the binary with the gateway's configuration.
+// command is the binary with the gateway's configuration. Without one it looks for a file by itself.
 func (g *gateway) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(foldgateBin, append(args, "--config", g.config)...)
+	if g.config != "" {
+		args = append(args, "--config", g.config)
+	}
+	cmd := exec.Command(foldgateBin, args...)
 	cmd.Dir = g.dir
 	cmd.Stderr = &g.log
 	cmd.Env = append(os.Environ(), g.env...)

@@ -183,6 +183,12 @@ func TestReloadOfPolicy(t *testing.T) {
 	}
 }
 
+// begun waits until n calls have their servers: a reload that is faster removes these before.
+func (g *gateway) begun(n int) {
+	g.t.Helper()
+	until(g.t, "the call has begun", func() bool { return len(g.trace("--kind", "mcp/request:tools/call")) >= n })
+}
+
 // A call that does not finish in time at an upstream that was removed is told why it failed.
 func TestReloadCutsCallsOff(t *testing.T) {
 	t.Parallel()
@@ -193,7 +199,7 @@ func TestReloadCutsCallsOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tool(t, c, ctx, "old__echo", `{}`) // the slow one is there, too
+	g.begun(1)
 	g.configure(fakes("kept"))
 	g.reload(reloaded)
 	if m, err := wait(); err != nil || !strings.Contains(string(m.Result), "a reload of the configuration removed it") {
@@ -214,6 +220,7 @@ func TestReloadLetsCallsFinish(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		g.begun(2)
 		g.configure(fakes("kept"))
 		g.reload(reloaded)
 		write(t, end, "")
