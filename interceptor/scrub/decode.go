@@ -512,14 +512,14 @@ func appendText(edits []edit, text string, part span, out []byte) []edit {
 		part.End = end
 	}
 	// Digits beside it encode something else, such as binary data. Signs keep its words apart from them, and
-	// its last word from what else could go on with it.
+	// its last word from what else could go on with it, such as the text of the next run.
 	if strings.HasSuffix(text[:part.Start], "0x") {
 		part.Start -= len("0x")
 	}
 	if part.Start == 0 || !inBase64(text[part.Start-1]) {
 		out = out[1:]
 	}
-	if part.End < len(text) && (inBase64(text[part.End]) || strings.IndexByte(".:|&%=", text[part.End]) >= 0) {
+	if part.End < len(text) && strings.IndexByte(" \t\r\n\"'`,", text[part.End]) < 0 {
 		out = append(out, ' ')
 	}
 	return append(edits, edit{span: part, with: string(out)})
@@ -688,7 +688,7 @@ func (x *examination) appendEscapes(edits []edit, text string, within span, firs
 		}
 	}
 	if first == spellings[0] && !x.scratch.ASCII() {
-		for at := within.Start; ; {
+		for at := within.Start; at < within.End; {
 			if at += regexset.ASCIIPrefix(text[at:within.End]); at == within.End {
 				break
 			}

@@ -450,13 +450,37 @@ func TestBombs(t *testing.T) {
 // TestSignsBehindRuns: what follows a run is no part of the word that its text ends with.
 func TestSignsBehindRuns(t *testing.T) {
 	s := newScrubber(t, Options{})
-	for n, sign := range []string{".", ":", "|", "&", "%20", "=", "=="} {
+	for n, sign := range []string{".", ":", "|", "&", "%20", "=", "==", "@", "#", "!", "é"} {
 		for _, text := range []string{"password=7" + token(uint64(n), "", 15), "secret: 7" + token(uint64(n), "", 23)} {
 			run := strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(text)), "=") + sign
-			for _, in := range []string{"the " + run + "host of all", run + "x=1;", run + "/path/to/a?b=c"} {
+			beside := base64.StdEncoding.EncodeToString([]byte("example of a placeholder"))
+			for _, in := range []string{"the " + run + "host of all", run + "x=1;", run + "/path/to/a?b=c", run + beside} {
 				if got, _, err := s.Text(t.Context(), in); err != nil || strings.Contains(got, run[:20]) {
 					t.Errorf("Text(%q) of %q = %q, %v", in, text, got, err)
 				}
+			}
+		}
+	}
+}
+
+// An escape at the end of a decoded text can reach over the next one.
+func TestEscapeOverRuns(t *testing.T) {
+	s := newScrubber(t, Options{})
+	first, next := base64.StdEncoding.EncodeToString([]byte("aaaaaaaaaaaaaaaaaaaa%1b[")), base64.StdEncoding.EncodeToString([]byte("111111111111111111111"))
+	in := "é " + first + ";" + next + ";m é " + github(78)
+	if got, _, err := s.Text(t.Context(), in); err != nil || strings.Contains(got, github(78)) {
+		t.Errorf("Text(%q) = %q, %v", in, got, err)
+	}
+}
+
+// A name before packed text is not the name of its first line.
+func TestPackedAfterAName(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for n := range uint64(60) {
+		for _, name := range []string{"key=", "token=", "secret: ", `"token": "`} {
+			in := name + base64.StdEncoding.EncodeToString(packed("password="+token(n, "7", 13), func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }))
+			if got, _, err := s.Text(t.Context(), in); err != nil || got == in {
+				t.Errorf("Text(%q) = %q, %v", in, got, err)
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func (x *examination) appendUnpacked(edits []edit, text string, run span) ([]edi
 			return nil, err
 		}
 		if len(out) >= minDecoded {
-			edits = append(edits, edit{span: span{run.Start, paddingEnd(text, run.End)}, with: "\n" + string(out) + "\n"})
+			edits = append(edits, edit{span: span{run.Start, paddingEnd(text, run.End)}, with: ";\n" + string(out) + "\n"}) // a name before it is not that of its first line
 		}
 	}
 	return edits, nil
