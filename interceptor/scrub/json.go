@@ -215,7 +215,7 @@ func (d *document) token(t rawjson.Token) error {
 		}
 		f.name = d.unquote(at)
 		switch f.name {
-		case "domain", "httpOnly", "sameSite", "hostOnly":
+		case "httpOnly", "sameSite", "hostOnly":
 			f.cookie = true
 		}
 		return d.scan(at, f.name)
@@ -467,7 +467,7 @@ func (d *document) leave(f *frame) error {
 		}
 	}
 	if n := f.labeled.End - f.labeled.Start; f.cookie && n > 0 && n <= maxPair {
-		if err := d.joined(appendPieces(nil, f.labeled, `"value": "`, d.unquote(f.labeled)), `", "domain"`); err != nil {
+		if err := d.joined(appendPieces(nil, f.labeled, `"value": "`, d.unquote(f.labeled)), `", "httpOnly"`); err != nil {
 			return err
 		}
 	}

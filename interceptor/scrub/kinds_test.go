@@ -111,8 +111,6 @@ func TestKindsOfSecrets(t *testing.T) {
 		{"password-of-service", "SMTP_PASS=\"SECRET\"", 12, 'a', "#", "${SMTP_PASS1}"},
 		{"password-of-service", "db_pass: SECRET", 12, 'a', "#", "$DB_PASS1"},
 		{"password-of-service", `{"mail.pass": "SECRET"}`, 12, 'a', "#!", "getenv(PASS_1)"},
-		{"password-of-user", `{"user": "bob", "pass": "SECRET"}`, 14, 'a', "#1X", "step1-of-two"},
-		{"password-of-user", "auth: { user: 'bob', pass: 'SECRET' }", 14, 'a', "#1X", "getenv(P1)"},
 		{"netrc", "default login bob password SECRET", 12, 'a', "#", "prompt"},
 		{"password-field", `{"db_password": "SECRET"}`, 14, 'a', "#", "isPassword"},
 		{"command-password", "mysql -u root -pSECRET app", 12, 'a', "#", "$PASSWORD"},

@@ -248,7 +248,7 @@ func TestArgumentsAndHeaders(t *testing.T) {
 	for _, in := range []string{
 		`{"Cmd":["sshpass","-p","SECRET","ssh","h1"]}`, `["x","--db-password","SECRET","--verbose"]`, `{"a":[{"args":["curl","-u","bob:SECRET"]},{"args":["true"]}]}`,
 		`["mysql","-u","root","-pSECRET"]`, `[["Host","h1"],["Cookie","sid=SECRET"]]`, `["Authorization","Basic SECRET","Host","h1"]`,
-		`[{"name":"sid","value":"SECRET","domain":"x.com","path":"/"}]`, `{"httpOnly":true,"name":"sid","path":"/","value":"SECRET"}`,
+		`[{"name":"sid","value":"SECRET","domain":"x.com","path":"/","sameSite":"Lax"}]`, `{"httpOnly":true,"name":"sid","path":"/","value":"SECRET"}`,
 	} {
 		got, found, err := s.JSON(context.Background(), []byte(strings.Replace(in, "SECRET", secret, 1)))
 		if err != nil || len(found) != 1 || strings.Contains(string(got), secret[4:]) || strings.Count(string(got), "REDACTED") != 1 {
@@ -257,7 +257,7 @@ func TestArgumentsAndHeaders(t *testing.T) {
 	}
 	for _, in := range []string{
 		`["sshpass","-p","$PASSWORD","ssh"]`, `["x","--password","--verbose","7"]`, `["docker","run","-p","8080:80","mongo:7.0.2"]`, `["-a token","- b","x7Kd9QmZ2bx7Kd9QmZ2b"]`,
-		`["Cookie","Accept-Encoding","Authorization","Basic realm"]`, `{"name":"a","value":"dark-mode-of-the-page","domain":"x.com"}`, `{"name":"a","value":"` + secret + `","path":"/"}`,
+		`["Cookie","Accept-Encoding","Authorization","Basic realm"]`, `{"name":"a","value":"dark-mode-of-the-page","domain":"x.com"}`, `{"type":"CNAME","value":"d111111abcdef8.cloudfront.net","domain":"x.com"}`, `{"name":"a","value":"` + secret + `","path":"/"}`,
 	} {
 		if got, found, err := s.JSON(context.Background(), []byte(in)); err != nil || string(got) != in {
 			t.Errorf("JSON(%s) = %s, %v, %v, want it unchanged", in, got, found, err)
