@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +110,7 @@ const minKey = 6 // bytes of the shortest key of a collector
 
 // collectorKeys replaces the values of the headers in OTEL_* variables, and the user and password in their URLs.
 func collectorKeys(environ []string) *strings.Replacer {
-	var pairs []string
+	from := map[string]string{}
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
 		var keys []string
@@ -122,14 +125,19 @@ func collectorKeys(environ []string) *strings.Replacer {
 			}
 		case strings.HasSuffix(name, "_ENDPOINT"):
 			if at := strings.LastIndexByte(value, '@'); at > 0 {
-				keys = append(keys, value[strings.LastIndexByte(value[:at], '/')+1:at])
+				_, user, _ := strings.Cut(value[:at], "://")
+				keys = append(keys, user)
 			}
 		}
 		for _, key := range keys {
 			if key = strings.TrimSpace(key); len(key) >= minKey {
-				pairs = append(pairs, key, "[hidden: a part of "+name+"]")
+				from[key] = name
 			}
 		}
+	}
+	var pairs []string
+	for _, key := range slices.SortedFunc(maps.Keys(from), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) {
+		pairs = append(pairs, key, "[hidden: a part of "+from[key]+"]") // one key can begin as another one does
 	}
 	return strings.NewReplacer(pairs...)
 }
