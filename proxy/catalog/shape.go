@@ -17,6 +17,8 @@ type shape struct {
 	needs   []string              // of these, those that must be there
 	each    *shape                // of all members of an object, or elements of an array; nil if they can be anything
 	allows  func(raw []byte) bool // nil if it allows all of the kind
+
+	annotations *shape // of an item
 }
 
 // boolean stands for both booleans.
@@ -31,20 +33,24 @@ var (
 	schemaShape  = &shape{kind: rawjson.Object} // of an argument
 	schemasShape = &shape{kind: rawjson.Object, each: schemaShape}
 
-	// itemMembers are the members of the items of all lists. An output schema has any type in the revision 2026-07-28.
+	toolAnnotations = &shape{kind: rawjson.Object, members: map[string]*shape{
+		"title": textShape, "readOnlyHint": flagShape, "destructiveHint": flagShape, "idempotentHint": flagShape, "openWorldHint": flagShape,
+	}}
+	resourceAnnotations = &shape{kind: rawjson.Object, members: map[string]*shape{
+		"audience": {kind: rawjson.Array, each: oneOf("user", "assistant")}, "lastModified": textShape,
+		"priority": {kind: rawjson.Number, allows: func(raw []byte) bool {
+			f, err := strconv.ParseFloat(string(raw), 64)
+			return err == nil && f >= 0 && f <= 1
+		}},
+	}}
+	annotations = [Kinds]*shape{Tools: toolAnnotations, Prompts: objectShape, Resources: resourceAnnotations, Templates: resourceAnnotations}
+
+	// itemMembers are the members of the items of all lists but for the annotations. An output schema has any type in the revision 2026-07-28.
 	itemMembers = map[string]*shape{
 		"name": textShape, "title": textShape, "description": textShape, "uri": textShape, "uriTemplate": textShape, "mimeType": textShape, "size": numberShape, "_meta": objectShape,
 		"inputSchema":  {kind: rawjson.Object, needs: []string{"type"}, members: map[string]*shape{"type": oneOf("object"), "properties": schemasShape, "required": textsShape}},
 		"outputSchema": {kind: rawjson.Object, members: map[string]*shape{"properties": schemasShape, "required": textsShape}},
-		"annotations": {kind: rawjson.Object, members: map[string]*shape{
-			"title": textShape, "readOnlyHint": flagShape, "destructiveHint": flagShape, "idempotentHint": flagShape, "openWorldHint": flagShape, // of tools
-			"audience": {kind: rawjson.Array, each: oneOf("user", "assistant")}, "lastModified": textShape,
-			"priority": {kind: rawjson.Number, allows: func(raw []byte) bool {
-				f, err := strconv.ParseFloat(string(raw), 64)
-				return err == nil && f >= 0 && f <= 1
-			}},
-		}},
-		"execution": {kind: rawjson.Object, members: map[string]*shape{"taskSupport": oneOf("forbidden", "optional", "required")}},
+		"execution":    {kind: rawjson.Object, members: map[string]*shape{"taskSupport": oneOf("forbidden", "optional", "required")}},
 		"arguments": {kind: rawjson.Array, each: &shape{
 			kind: rawjson.Object, needs: []string{"name"},
 			members: map[string]*shape{"name": textShape, "title": textShape, "description": textShape, "required": flagShape},
@@ -62,14 +68,14 @@ func oneOf(words ...string) *shape {
 
 // fit returns an item as typed hosts can read it, and why they can't, "" if they can. Some servers write
 // what such hosts refuse, though it has a meaning: an optional member that is null is left out, an input schema
-// without a type gets the type object, and the schema true of a property becomes {}.
+// without a type gets the type object, and the schemas true and false of a property become {} and {"not":{}}.
 func fit(k Kind, item []byte) (out []byte, fault string) {
 	if s, _ := rawjson.Get(item, "inputSchema"); rawjson.KindOf(s) == rawjson.Object {
 		if kind, _ := rawjson.Get(s, "type"); cmp.Or(rawjson.KindOf(kind), rawjson.Null) == rawjson.Null {
 			item = rawjson.Set(item, []byte(`"object"`), "inputSchema", "type")
 		}
 	}
-	s := shape{kind: rawjson.Object, members: itemMembers, needs: []string{kinds[k].id}}
+	s := shape{kind: rawjson.Object, members: itemMembers, needs: []string{kinds[k].id}, annotations: annotations[k]}
 	if needs := kinds[k].needs; needs != "" {
 		s.needs = append(s.needs, needs)
 	}
@@ -89,6 +95,8 @@ func (s *shape) fit(v []byte) (out []byte, fault string) {
 	switch {
 	case s == schemaShape && string(v) == "true":
 		return []byte("{}"), ""
+	case s == schemaShape && string(v) == "false":
+		return []byte(`{"not":{}}`), ""
 	case kind != s.kind:
 		return v, " is of another type"
 	case s.allows != nil && !s.allows(v):
@@ -114,6 +122,9 @@ func (s *shape) fitMembers(v []byte) (out []byte, fault string) {
 		if part == nil {
 			name = m.Name()
 			part = s.members[name]
+		}
+		if name == "annotations" && s.annotations != nil {
+			part = s.annotations
 		}
 		if part != nil {
 			if string(m.Value) == "null" && s.each == nil && !slices.Contains(s.needs, name) {
