@@ -84,7 +84,7 @@ func (g *Gateway) recordAccess(from string, a *trace.Audit, r *http.Request) {
 
 // serveTrace answers with the records that the query selects, as lines of JSON.
 func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
+	q, malformed := url.ParseQuery(r.URL.RawQuery) // URL.Query leaves out what is malformed
 	f := query.Filter{
 		Principal: q.Get("principal"), Team: q.Get("team"), Session: q.Get("session"), Context: q.Get("context"), ID: q.Get("id"),
 		Kinds: q["kind"], Servers: q["server"], Tools: q["tool"], Blocked: q.Has("blocked"), Scrubbed: q.Has("scrubbed"), Journal: q.Has("journal"),
@@ -96,7 +96,7 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 	if limit != nil || f.Limit < 1 || f.Limit > maxRead {
 		limit = fmt.Errorf("limit: %.40q is not a number from 1 to %d", q.Get("limit"), maxRead)
 	}
-	if err := cmp.Or(checkFilters(q), of("since", since), of("until", until), limit, f.Validate()); err != nil {
+	if err := cmp.Or(malformed, checkFilters(q), of("since", since), of("until", until), limit, f.Validate()); err != nil {
 		http.Error(w, g.Boundary.Text(err.Error()), http.StatusBadRequest)
 		return
 	}

@@ -255,6 +255,9 @@ func (r *request) oneOf(name string, values ...string) (string, error) {
 // checkNames refuses a name that the page does not know, such as a filter that is spelled wrong: the page
 // would show, or export, what the filter leaves out.
 func (r *request) checkNames(names []string) error {
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // r.query lacks what is malformed
+		return problemf(http.StatusBadRequest, "the address is malformed: %v", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.query)) {
 		switch {
 		case slices.Contains(names, name):

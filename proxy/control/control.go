@@ -262,7 +262,11 @@ type queryError struct{ error }
 // checkQuery returns an error if the query of a request has something else than one value of a name, if it is
 // not "". A reset whose subject is spelled wrong, or empty, would be one of all subjects.
 func checkQuery(r *http.Request, name string) error {
-	for other, values := range r.URL.Query() {
+	query, err := url.ParseQuery(r.URL.RawQuery) // URL.Query leaves out what is malformed
+	if err != nil {
+		return queryError{fmt.Errorf("the query of %s %s is malformed: %w", r.Method, r.URL.Path, err)}
+	}
+	for other, values := range query {
 		switch {
 		case other != name:
 			return queryError{fmt.Errorf("%.40q: there is no such name in the query of %s %s; use %s", other, r.Method, r.URL.Path, cmp.Or(name, "none"))}

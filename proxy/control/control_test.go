@@ -95,6 +95,8 @@ func TestQueries(t *testing.T) {
 		"DELETE /v1/budgets/day?subject=alice":           "day of alice",
 		"DELETE /v1/budgets/day?sbject=alice":            "",
 		"DELETE /v1/budgets/day?subject=":                "",
+		"DELETE /v1/budgets/day?subject=a;b":             "",
+		"DELETE /v1/budgets/day?subject=50%":             "",
 		"DELETE /v1/budgets/day?subject=alice&subject=b": "",
 		"DELETE /v1/branches/br_1":                       "br_1: ",
 		"DELETE /v1/branches/br_1?reason=wrong":          "br_1: wrong",
