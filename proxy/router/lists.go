@@ -81,7 +81,7 @@ func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wa
 			}
 			l, f = c.join(k, time.Now(), read) // another fetch, if the list has changed meanwhile
 		case <-ctx.Done():
-			return c.miss(k, context.Cause(ctx))
+			return c.miss(k, fmt.Errorf("%s is not answered since %s: %w", k.Method(), time.Since(f.begun).Round(time.Second), context.Cause(ctx)))
 		}
 	}
 	return l, nil

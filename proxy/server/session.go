@@ -351,14 +351,18 @@ func (l *legacySession) push(msg []byte) error {
 // session it logs what is left, if bytes is 0.
 func (l *legacySession) countDropped(bytes int) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	d := &l.dropped
 	if bytes > 0 {
 		d.count++
 		d.bytes += bytes
 	}
-	if d.count > 0 && (l.closed || time.Since(d.told) >= tellDropped) {
-		l.srv.log.Warn("notifications were dropped: too many wait for a GET stream", "session", l.id, "count", d.count, "bytes", d.bytes)
+	told := *d
+	due := d.count > 0 && (l.closed || time.Since(d.told) >= tellDropped)
+	if due {
 		d.count, d.bytes, d.told = 0, 0, time.Now()
+	}
+	l.mu.Unlock()
+	if due { // not under the lock: the log may block
+		l.srv.log.Warn("notifications were dropped: too many wait for a GET stream", "session", l.id, "count", told.count, "bytes", told.bytes)
 	}
 }

@@ -360,7 +360,7 @@ func (in *inbox) Unsolicited(m wire.Message) {
 	switch {
 	case in.own != nil:
 		in.own.Unsolicited(m)
-	case len(in.early) < maxEarly && in.bytes+len(m.Raw) <= maxEarlyBytes:
+	case len(in.early) == 0 || len(in.early) < maxEarly && in.bytes+len(m.Raw) <= maxEarlyBytes:
 		in.early = append(in.early, m)
 		in.bytes += len(m.Raw)
 	default:
