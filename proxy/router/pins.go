@@ -37,7 +37,7 @@ func (s supply) pin(ctx context.Context, k catalog.Kind, l *catalog.List, live b
 	all, names := make([]pins.Definition, 0, len(l.Items)), map[string]string{}
 	for _, raw := range l.Items {
 		if d := pins.Define(kind, raw); d.Name != "" {
-			names[d.Name] = s.rt.Recorder.Word(d.Name)
+			names[d.Name] = s.rt.pinName(d.Name)
 			d.Name = names[d.Name]
 			all = append(all, d)
 		}
@@ -54,6 +54,15 @@ func (s supply) pin(ctx context.Context, k catalog.Kind, l *catalog.List, live b
 		}
 	}
 	return &kept
+}
+
+// pinName returns the name of a definition as pins keep it: without secrets, and another one for each name.
+func (rt *Router) pinName(name string) string {
+	if !rt.Recorder.Secret(name) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return rt.Recorder.Word(name) + "#" + hex.EncodeToString(sum[:4])
 }
 
 // held returns the names of the definitions that hosts must not see, with their states, and tells the
@@ -92,7 +101,7 @@ func (s supply) source() pins.Source {
 // judge notes on the entry of a tool that no list has whether its definition is held.
 func (rt *Router) judge(s *Session, st *Settings, e *catalog.Entry) {
 	if srv := st.Server(e.Server); srv != nil && !srv.Builtin() && st.Config.PinMode(e.Server) == "hold" {
-		if state := rt.Pins.State(supply{rt, srv, s.scope.Group}.source(), pins.Tool, rt.Recorder.Word(e.Name)); state != pins.Approved {
+		if state := rt.Pins.State(supply{rt, srv, s.scope.Group}.source(), pins.Tool, rt.pinName(e.Name)); state != pins.Approved {
 			e.Held = string(state)
 		}
 	}
