@@ -80,12 +80,14 @@ func (e *AnswerError) Error() string {
 
 const maxClip = 200 // bytes of a foreign text in an error
 
-// Clip shortens a foreign text for an error, which is searched for secrets later. It cuts at a blank: a part of a
-// secret is not found.
+// Clip shortens a foreign text for an error, which is searched for secrets later. It cuts at a blank, or
+// behind a letter of a language without blanks: a part of a secret is not found.
 func Clip(text string) string {
 	if len(text) <= maxClip {
 		return text
 	}
-	words := strings.TrimRightFunc(text[:maxClip+1], func(r rune) bool { return !unicode.IsSpace(r) })
+	words := strings.TrimRightFunc(text[:maxClip+1], func(r rune) bool {
+		return !unicode.IsSpace(r) && !unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana)
+	})
 	return fmt.Sprintf("%s… (%d bytes)", words, len(text))
 }

@@ -149,6 +149,7 @@ func TestClip(t *testing.T) {
 		word + " " + word[:49] + " " + "more": word + " " + word[:49] + " … (205 bytes)",
 		word + "\n" + word:                    word + "\n… (301 bytes)",
 		word + word:                           "… (300 bytes)",
+		strings.Repeat("無", 100):              strings.Repeat("無", 67) + "… (300 bytes)",
 	} {
 		if got := Clip(text); got != want {
 			t.Errorf("Clip(%q) = %q, want %q", text, got, want)
