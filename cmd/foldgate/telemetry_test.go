@@ -181,3 +181,19 @@ func TestOneInstanceID(t *testing.T) {
 		t.Errorf("%d spans and records have the ids %q, want one:\n%.2000s", all, ids, text)
 	}
 }
+
+// Of a collector's keys no part is shown, also if one has a / in it or begins as another does.
+func TestCollectorKeys(t *testing.T) {
+	hidden := collectorKeys([]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://user:abc12345/DEFGHIJ678@host:4318", "OTEL_EXPORTER_OTLP_HEADERS=a=tokenA,b=tokenAtokenB", "PATH=/usr/bin:/tokenless",
+	})
+	for text, want := range map[string]string{
+		"of http://user:abc12345/DEFGHIJ678@host:4318": "of http://[hidden: a part of OTEL_EXPORTER_OTLP_ENDPOINT]@host:4318",
+		"b=tokenAtokenB":      "b=[hidden: a part of OTEL_EXPORTER_OTLP_HEADERS]",
+		"a=tokenA, /usr/bin:": "a=[hidden: a part of OTEL_EXPORTER_OTLP_HEADERS], /usr/bin:",
+	} {
+		if got := hidden.Replace(text); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}

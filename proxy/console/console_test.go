@@ -144,6 +144,8 @@ func TestAddresses(t *testing.T) {
 		"/calls?blocked=maybe":      "blocked: &#34;maybe&#34; is neither true nor false",
 		"/calls?page=2":             "&#34;page&#34; is not a name",
 		"/export?principle=alice":   "&#34;principle&#34; is not a name",
+		"/export?principal=al;ice":  "the address is malformed",
+		"/calls?principal=alice%":   "the address is malformed",
 		"/export?sort=oldest":       "&#34;sort&#34; is not a name",
 		"/?span=decade":             "span: &#34;decade&#34; is none: use week, day, month, year",
 		"/tools?span=decade":        "span: &#34;decade&#34;",
