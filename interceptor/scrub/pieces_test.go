@@ -256,7 +256,7 @@ func TestArgumentsAndHeaders(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		`["sshpass","-p","$PASSWORD","ssh"]`, `["x","--password","--verbose","7"]`, `["docker","run","-p","8080:80","mongo:7.0.2"]`, `["-a token","- b","x7Kd9QmZ2bx7Kd9QmZ2b"]`,
+		`["sshpass","-p","$PASSWORD","ssh"]`, `["x","--password","--verbose","7"]`, `["docker","run","-p","8080:80","mongo:7.0.2"]`, `["curl","-s","x-utils:v2.14.3"]`, `["-a token","- b","x7Kd9QmZ2bx7Kd9QmZ2b"]`,
 		`["Cookie","Accept-Encoding","Authorization","Basic realm"]`, `{"name":"a","value":"dark-mode-of-the-page","domain":"x.com"}`, `{"type":"CNAME","value":"d111111abcdef8.cloudfront.net","domain":"x.com"}`, `{"name":"a","value":"` + secret + `","path":"/"}`,
 	} {
 		if got, found, err := s.JSON(context.Background(), []byte(in)); err != nil || string(got) != in {
