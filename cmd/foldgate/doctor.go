@@ -583,8 +583,12 @@ func (d *doctor) state(ctx context.Context) {
 		}
 		return nil
 	})
-	databases, _ := filepath.Glob(filepath.Join(dir, "*.db")) // the pattern is well-formed
-	for _, file := range databases {
+	entries, _ := os.ReadDir(dir) // without one there is no database
+	for _, e := range entries {
+		file := filepath.Join(dir, e.Name())
+		if !strings.HasSuffix(file, ".db") {
+			continue
+		}
 		if err := sqlitedb.Examine(ctx, file); err != nil {
 			d.add(levelFault, "state", "restore it from a backup, or move it and its -wal file away: what it holds is lost then", "%s is damaged, so foldgate does not start: %v", file, err)
 		}

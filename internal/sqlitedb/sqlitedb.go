@@ -114,7 +114,8 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 }
 
 // Examine returns why the file at path is no database that can be read, nil if it is one or if that can't be
-// told now, such as while another process holds it. It leaves no files behind.
+// told now, such as while another process holds it. It leaves no file behind but a -shm
+// beside a -wal of a process that died.
 func Examine(ctx context.Context, path string) error {
 	param := "mode=ro"
 	if _, err := os.Stat(path + "-wal"); errors.Is(err, fs.ErrNotExist) { // nobody uses it, and SQLite would make one
