@@ -249,7 +249,7 @@ func TestEncodedSecretsAndRows(t *testing.T) {
 		{text("data:application/gzip;base64," + encoded), encoded[20:40]},
 		{`{"content":[{"type":"resource","resource":{"uri":"x:a","blob":"` + blob + `"}}]}`, blob[40:80]},
 		{`{"content":[],"structuredContent":{"columns":["id","db_password"],"rows":[[1,"` + value + `"]]}}`, value},
-		{`{"content":[],"structuredContent":{"args":["sshpass","-p","` + value + `","ssh"],"cookies":[{"name":"sid","value":"` + value + `","domain":"x"}]}}`, value},
+		{`{"content":[],"structuredContent":{"args":["sshpass","-p","` + value + `","ssh"],"cookies":[{"name":"sid","value":"` + value + `","domain":"x","httpOnly":true}]}}`, value},
 		{text(`curl -s -u bob:` + value + ` https://x; zip -P ` + value + ` a.zip b; echo bob:` + value + ` | chpasswd`), value},
 		{text(`{\"columns\":[\"id\",\"db_password\"],\"rows\":[[1,\"` + value + `\"]]}`), value},
 	} {
