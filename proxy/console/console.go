@@ -255,9 +255,6 @@ func (r *request) oneOf(name string, values ...string) (string, error) {
 // checkNames refuses a name that the page does not know, such as a filter that is spelled wrong: the page
 // would show, or export, what the filter leaves out.
 func (r *request) checkNames(names []string) error {
-	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // r.query lacks what is malformed
-		return problemf(http.StatusBadRequest, "the address is malformed: %v", err)
-	}
 	for _, name := range slices.Sorted(maps.Keys(r.query)) {
 		switch {
 		case slices.Contains(names, name):
@@ -278,7 +275,8 @@ func (c *Console) page(h func(*request) error, names []string) http.Handler {
 			http.Redirect(w, r, "/login", http.StatusSeeOther)
 			return
 		}
-		req := &request{Request: r, w: w, session: s, query: r.URL.Query()}
+		values, malformed := url.ParseQuery(r.URL.RawQuery) // URL.Query leaves out what is malformed
+		req := &request{Request: r, w: w, session: s, query: values}
 		c.mu.Lock()
 		ready, failed, building := c.ready, c.failed, c.building
 		c.mu.Unlock()
@@ -295,6 +293,9 @@ func (c *Console) page(h func(*request) error, names []string) http.Handler {
 			return
 		}
 		err := req.checkNames(names)
+		if malformed != nil {
+			err = problemf(http.StatusBadRequest, "the address is malformed: %v", malformed)
+		}
 		if err == nil {
 			err = h(req)
 		}
