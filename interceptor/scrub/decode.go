@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"math/bits"
 	"slices"
 	"sort"
 	"strconv"
@@ -291,20 +290,19 @@ const (
 // nextRun returns the first run of at least 16 digits of base64 in text that overlaps within.
 func nextRun(text string, within span) (span, bool) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	for i := within.Start; i+16 <= len(b) && i < within.End; {
-		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after them. If one of
-		// these is too low or not ASCII, it starts behind the last such.
-		w := binary.LittleEndian.Uint64(b[i+8 : i+16])
-		if none := (^((w | high8) - plus8) | w) & high8; none != 0 {
-			i += 8 + bits.Len64(none)/8
+	// A run of 16 contains one of the blocks of 8 bytes that are looked at.
+	for i := within.Start; i+8 <= len(b) && i < within.End+8; {
+		w := binary.LittleEndian.Uint64(b[i : i+8])
+		if (^((w|high8)-plus8)|w)&high8 != 0 { // a byte is too low or not ASCII
+			i += 8
 			continue
 		}
-		at := i + 16
+		at := i + 8
 		for at > i && inBase64(b[at-1]) {
 			at--
 		}
-		if at > i+8 {
-			i = at
+		if at > i {
+			i += 8
 			continue
 		}
 		for at > 0 && at > i-16 && inBase64(b[at-1]) {
@@ -312,7 +310,7 @@ func nextRun(text string, within span) (span, bool) {
 		}
 		end := runEnd(b, at, i+8)
 		if end-at >= 16 {
-			return span{at, end}, true
+			return span{at, end}, at < within.End
 		}
 		i = end
 	}
