@@ -60,7 +60,7 @@ func (c *Counter) Count(text string) int { return c.CountBytes(bytesOf(text)) }
 // CountBytes returns the number of tokens in b. It does not keep b.
 func (c *Counter) CountBytes(b []byte) int { return c.scaled(c.tokenizer.Count(b)) }
 
-// Exceeds reports whether text has more than n tokens. It reads no more of it than it must.
+// Exceeds reports whether text has more than n tokens. It stops counting as soon as it knows.
 func (c *Counter) Exceeds(text string, n int) bool {
 	return c.tokenizer.Exceeds(bytesOf(text), c.unscaled(n))
 }
@@ -75,8 +75,8 @@ func (c *Counter) Truncate(text string, n int) (kept string, tokens int) {
 }
 
 // A Stream counts text that arrives in parts, cut anywhere, as Count does for the whole. Its
-// memory does not grow with the text. It is an io.WriteCloser, for use by one goroutine at a
-// time.
+// memory grows with the longest word, but not with the text. It is an io.WriteCloser, for use by
+// one goroutine at a time.
 type Stream struct {
 	*bpe.Stream // Write and Close
 	counter     *Counter

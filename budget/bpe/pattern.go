@@ -11,8 +11,6 @@ import (
 type pattern struct {
 	// next returns the end of the piece of b at i, the start of a character.
 	next func(b []byte, i int) int
-	// long returns the shape of the piece that starts with b and is much longer than a token.
-	long func(b []byte) shape
 	// reach holds the classes of characters that decide, at any distance, where a piece before
 	// them ends. White space always does.
 	reach uint
@@ -21,9 +19,9 @@ type pattern struct {
 }
 
 var (
-	patternO200k  = pattern{nextO200k, longO200k, capitals, splitO200k}
-	patternCL100k = pattern{nextCL100k, longCL100k, 0, splitCL100k}
-	patternGPT2   = pattern{nextGPT2, longGPT2, 0, splitGPT2}
+	patternO200k  = pattern{nextO200k, capitals, splitO200k}
+	patternCL100k = pattern{nextCL100k, 0, splitCL100k}
+	patternGPT2   = pattern{nextGPT2, 0, splitGPT2}
 )
 
 // nextO200k cuts by the expression of o200k_base:

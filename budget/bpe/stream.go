@@ -3,23 +3,21 @@ package bpe
 import (
 	"errors"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
-// streamBuffer is how much text a stream holds, in bytes, to find the ends of pieces. A long
-// counts a piece of at least half of it.
+// streamBuffer is how much text a stream holds at first, in bytes, to find the ends of pieces.
 const streamBuffer = 64 << 10
 
 // A Stream counts text that arrives in parts, cut anywhere, as Count does for the whole. Its
-// memory does not grow with the text. It is an io.WriteCloser, for use by one goroutine at a
-// time.
+// memory grows with the longest piece, such as a word, but not with the text. It is an
+// io.WriteCloser, for use by one goroutine at a time.
 type Stream struct {
 	tokenizer *Tokenizer
 	worker    *worker // nil when closed
-	limit     int     // in tokens; text after it is not counted
 	tokens    int     // of the pieces that are counted
 	text      []byte  // valid UTF-8, not counted yet
-	long      *long   // the piece that text continues, if it is a long one
 	cut       []byte  // a character without its last bytes
 	cutRoom   [utf8.UTFMax]byte
 }
@@ -27,36 +25,29 @@ type Stream struct {
 // Stream returns an empty stream.
 func (t *Tokenizer) Stream() *Stream {
 	s := new(Stream)
-	s.begin(t, t.worker(), math.MaxInt)
+	s.begin(t, t.worker())
 	return s
 }
 
 // begin makes s an empty stream that uses w.
-func (s *Stream) begin(t *Tokenizer, w *worker, limit int) {
+func (s *Stream) begin(t *Tokenizer, w *worker) {
 	if w.text == nil {
 		w.text = make([]byte, 0, t.buffer)
 	}
-	*s = Stream{tokenizer: t, worker: w, limit: limit, text: w.text[:0]}
+	*s = Stream{tokenizer: t, worker: w, text: w.text[:0]}
 }
 
 // Tokens returns the count of the text. It is exact after Close, and at most the count before.
-func (s *Stream) Tokens() int {
-	if s.long != nil {
-		return s.tokens + s.long.atLeast()
-	}
-	return s.tokens
-}
+func (s *Stream) Tokens() int { return s.tokens }
 
 // Write counts p. It does not keep p, and it fails after Close.
 func (s *Stream) Write(p []byte) (int, error) {
 	if s.worker == nil {
 		return 0, errors.New("write to a closed token stream")
 	}
-	for rest := p; len(rest) > 0 && !s.exceeded(); {
+	for rest := p; len(rest) > 0; {
 		rest = rest[s.take(rest):]
-		if cap(s.text)-len(s.text) < 2*utf8.UTFMax {
-			s.drain(false)
-		}
+		s.makeRoom()
 	}
 	return len(p), nil
 }
@@ -72,17 +63,12 @@ func (s *Stream) Close() error {
 
 // end counts the rest of the text. The caller keeps the worker.
 func (s *Stream) end() {
-	if !s.exceeded() {
-		for range s.cut {
-			s.text = utf8.AppendRune(s.text, utf8.RuneError)
-		}
-		s.drain(true)
+	for range s.cut {
+		s.text = utf8.AppendRune(s.text, utf8.RuneError)
 	}
-	s.tokens = s.Tokens()
-	s.worker, s.text, s.long = nil, nil, nil
+	s.count(len(s.text))
+	s.worker, s.text = nil, nil
 }
-
-func (s *Stream) exceeded() bool { return s.Tokens() > s.limit }
 
 // take moves the start of p to the text, which has room for two characters, and returns its
 // length. Each byte that is not part of a character becomes U+FFFD.
@@ -93,9 +79,7 @@ func (s *Stream) take(p []byte) int {
 			r, w := utf8.DecodeRune(s.cut)
 			s.text = utf8.AppendRune(s.text, r)
 			s.cut = append(s.cut[:0], s.cut[w:]...)
-			if cap(s.text)-len(s.text) < 2*utf8.UTFMax {
-				s.drain(false)
-			}
+			s.makeRoom()
 		}
 		return 1
 	}
@@ -118,35 +102,47 @@ func (s *Stream) take(p []byte) int {
 	return taken
 }
 
-// drain counts the pieces with a certain end, or all of them if the text is final.
-func (s *Stream) drain(final bool) {
-	for {
-		if s.long != nil {
-			n, done := s.long.step(s.text, final)
-			s.drop(n)
-			if !done {
-				return
-			}
-			s.tokens += s.long.tokens
-			s.long = nil
-		}
-		bound := len(s.text)
-		if !final {
-			bound = s.tokenizer.pattern.certain(s.text)
-		}
-		tokens, end := s.worker.count(s.text, bound, s.limit-s.tokens)
-		s.tokens += tokens
-		s.drop(end)
-		if final || len(s.text) < cap(s.text)/2 || s.tokens > s.limit {
-			return
-		}
-		s.long = s.worker.newLong(s.text)
+// makeRoom makes room for two characters: it counts the pieces with a certain end, and doubles the
+// buffer if a piece is longer than half of it.
+func (s *Stream) makeRoom() {
+	if cap(s.text)-len(s.text) >= 2*utf8.UTFMax {
+		return
+	}
+	s.count(s.tokenizer.pattern.certain(s.text))
+	if size := cap(s.text); len(s.text) >= size/2 {
+		s.text = slices.Grow(s.text, 2*size-len(s.text))
 	}
 }
 
-// drop removes the first n bytes of the text.
-func (s *Stream) drop(n int) {
-	s.text = s.text[:copy(s.text, s.text[n:])]
+// count counts the pieces that end at bound or before, and removes them from the text.
+func (s *Stream) count(bound int) {
+	tokens, end := s.worker.count(s.text, bound, math.MaxInt)
+	s.tokens += tokens
+	s.text = s.text[:copy(s.text, s.text[end:])]
+}
+
+// certain returns a bound: pieces that end there or before end there with any text after b.
+func (p *pattern) certain(b []byte) int {
+	const contractionBytes = 3
+	last, _ := utf8.DecodeLastRune(b)
+	set := uint(spaces)
+	if 1<<classes[last]&p.reach != 0 {
+		set = p.reach
+	}
+	return min(lastOutside(b, set), len(b)-contractionBytes)
+}
+
+// lastOutside returns the end of the last character of b with a class outside set, or 0.
+func lastOutside(b []byte, set uint) int {
+	i := len(b)
+	for i > 0 {
+		r, w := utf8.DecodeLastRune(b[:i])
+		if 1<<classes[r]&set == 0 {
+			break
+		}
+		i -= w
+	}
+	return i
 }
 
 // wholeCharacters returns the length of b without a last character that lacks bytes.

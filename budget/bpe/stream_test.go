@@ -73,34 +73,20 @@ func TestStretchedEqualsOracle(t *testing.T) {
 	}
 }
 
-func TestStreamLimit(t *testing.T) {
+func TestExceeds(t *testing.T) {
 	c := mustTokenizer(t, "o200k_base")
 	for _, text := range []string{
 		strings.Repeat("one line of text\n", 40_000), strings.Repeat("a", 1<<18), strings.Repeat("ab中", 1<<17), strings.Repeat(" ", 1<<18) + "x",
 		strings.Repeat("\xff", 1<<18),
 	} {
 		total := c.Count(text)
-		for _, limit := range []int{0, 1, 1000, total - 1, total, total + 1} {
-			s := c.Stream()
-			s.limit = limit
-			rest := text
-			for ; rest != "" && !s.exceeded(); rest = rest[min(32<<10, len(rest)):] {
-				s.Write(bytesOf(rest[:min(32<<10, len(rest))]))
-			}
-			s.Close()
-			tokens := s.Tokens()
-			if got, want := s.exceeded(), total > limit; got != want {
-				t.Errorf("limit %d, text of %d tokens: exceeded %v with %d", limit, total, got, tokens)
-			}
-			if tokens > total || total <= limit && tokens < total {
-				t.Errorf("limit %d, text of %d tokens: stopped at %d", limit, total, tokens)
-			}
-			if limit <= 1000 && total > 100_000 && len(rest) < len(text)/2 {
-				t.Errorf("limit %d, text of %d tokens: read all but %d of %d bytes", limit, total, len(rest), len(text))
-			}
+		for _, limit := range []int{-1, 0, 1, 1000, total - 1, total, total + 1} {
 			if got, want := c.Exceeds(text, limit), total > limit; got != want {
 				t.Errorf("Exceeds(%d tokens, %d) = %v, want %v", total, limit, got, want)
 			}
+		}
+		if tokens := c.count(bytesOf(text), 1000); utf8.ValidString(text) && total > 100_000 && tokens > total/2 {
+			t.Errorf("counted %d of %d tokens to know that they are more than 1000", tokens, total)
 		}
 	}
 }

@@ -4,9 +4,9 @@
 // A pattern cuts the text into pieces: one by one (pattern.go), or in ASCII 64 bytes at a time
 // (block.go), where the words of a long identifier count as pieces, too (joins.go). Each piece
 // merges on its own by the pairs of the vocabulary (vocabulary.go, merge.go). A worker caches the
-// counts of short pieces (cache.go). A long piece merges in windows (incremental.go), a piece of
+// counts of short pieces (cache.go). A long piece merges in windows (longmerge.go), a piece of
 // CJK characters in parts that no token joins (cjk.go). A Stream counts text that arrives in parts
-// (stream.go); a piece may be longer than its buffer (longpiece.go).
+// (stream.go).
 package bpe
 
 import (
@@ -33,7 +33,7 @@ type Tokenizer struct {
 	vocabulary func() *vocabulary
 	idle       chan *worker
 	buffer     int // of a stream, in bytes
-	window     int // of an incremental merge, in bytes
+	window     int // of a long merge, in bytes
 }
 
 func newTokenizer(name string, p pattern) *Tokenizer {
@@ -49,7 +49,8 @@ func newTokenizer(name string, p pattern) *Tokenizer {
 // Count returns the number of tokens in b. It does not keep b.
 func (t *Tokenizer) Count(b []byte) int { return t.count(b, math.MaxInt) }
 
-// Exceeds reports whether b has more than n tokens. It stops reading b as soon as it knows.
+// Exceeds reports whether b has more than n tokens. It stops counting as soon as it knows, unless b is not
+// valid UTF-8.
 func (t *Tokenizer) Exceeds(b []byte, n int) bool {
 	return n < maxTokens*len(b) && t.count(b, n) > n
 }
@@ -61,13 +62,12 @@ const maxTokens = 3
 func (t *Tokenizer) count(b []byte, limit int) int {
 	w := t.worker()
 	defer t.release(w)
-	// A stream stops at the limit without a look at all of b.
-	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && valid(b) {
+	if valid(b) {
 		tokens, _ := w.count(b, len(b), limit)
 		return tokens
 	}
 	s := &w.stream
-	s.begin(t, w, limit)
+	s.begin(t, w)
 	s.Write(b)
 	s.end()
 	return s.tokens
@@ -75,17 +75,16 @@ func (t *Tokenizer) count(b []byte, limit int) int {
 
 // A worker holds the buffers of one goroutine that counts, and its cache.
 type worker struct {
-	pattern     pattern
-	v           *vocabulary
-	cache       cache
-	tokens      [longPiece + 2]uint32
-	starts      [longPiece + 2]int32
-	incremental *incremental
-	block       block
-	last        [2 * blockRoom]byte // the end of a text, with zeros after it
-	text        []byte              // of a stream
-	long        *long               // of a stream
-	stream      Stream              // for text that is not counted at once
+	pattern pattern
+	v       *vocabulary
+	cache   cache
+	tokens  [longPiece + 2]uint32
+	starts  [longPiece + 2]int32
+	merger  *longMerge
+	block   block
+	last    [2 * blockRoom]byte // the end of a text, with zeros after it
+	text    []byte              // of a stream
+	stream  Stream              // for text that is not valid UTF-8
 }
 
 // worker returns a worker for the caller alone. The caller releases it.
@@ -95,7 +94,7 @@ func (t *Tokenizer) worker() *worker {
 		return w
 	default:
 		v := t.vocabulary()
-		return &worker{pattern: t.pattern, v: v, incremental: newIncremental(v, t.window)}
+		return &worker{pattern: t.pattern, v: v, merger: newLongMerge(v, t.window)}
 	}
 }
 
@@ -211,7 +210,7 @@ func (w *worker) partTokens(b []byte, i, end, limit int) int {
 	case n <= longPiece:
 		return w.longTokens(b[i:end])
 	}
-	return w.incremental.tokensOf(b[i:end], limit)
+	return w.merger.tokensOf(b[i:end], limit)
 }
 
 func (w *worker) merge(piece []byte) int {

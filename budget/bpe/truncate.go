@@ -70,7 +70,7 @@ func (w *worker) cut(b []byte, n int) int {
 // cutPiece returns about the end of the first n tokens of a piece that has more. It merges windows
 // that begin at a token of the one before.
 func (w *worker) cutPiece(piece []byte, n int) int {
-	m := w.incremental
+	m := w.merger
 	for begin := 0; ; {
 		part := piece[begin:min(begin+m.size, len(piece))]
 		tokens := m.current.merge(w.v, part)
