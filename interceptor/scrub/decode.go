@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"math/bits"
 	"slices"
 	"sort"
 	"strconv"
@@ -290,10 +291,9 @@ const (
 // nextRun returns the first run of at least 16 digits of base64 in text that overlaps within.
 func nextRun(text string, within span) (span, bool) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	// A run of 16 contains one of the blocks of 8 bytes that are looked at.
+	// A run of 16 contains one of the blocks of 8 bytes that are looked at, and 8 bytes beside it.
 	for i := within.Start; i+8 <= len(b) && i < within.End+8; {
-		w := binary.LittleEndian.Uint64(b[i : i+8])
-		if (^((w|high8)-plus8)|w)&high8 != 0 { // a byte is too low or not ASCII
+		if low(b, i) != 0 || bits.LeadingZeros64(low(b, i-8))/8+bits.TrailingZeros64(low(b, i+8))/8 < 8 {
 			i += 8
 			continue
 		}
@@ -315,6 +315,16 @@ func nextRun(text string, within span) (span, bool) {
 		i = end
 	}
 	return span{}, false
+}
+
+// low marks those of the 8 bytes of b from i on that are below '+', the least byte of the alphabets, or not ASCII,
+// each by its highest bit. It marks none if b has not all of them.
+func low(b []byte, i int) uint64 {
+	if i < 0 || i+8 > len(b) {
+		return 0
+	}
+	w := binary.LittleEndian.Uint64(b[i : i+8 : i+8])
+	return (^((w | high8) - plus8) | w) & high8
 }
 
 // runEnd returns the end of the run that starts at byte from and contains the bytes up to i. A run
