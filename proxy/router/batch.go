@@ -58,43 +58,38 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	params := append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, name))...), `,"arguments":`...)
 	c.Target.Params = append(append(params, slices.Clone(c.Target.Arguments)...), '}')
 	c.Target.To, c.Target.Forward = "foldgate", c.Target.Params
+	r := &request{
+		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
+		s:       p.s, entry: e, call: c,
+	}
+	r.lifetime, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
+	defer r.Sent()
+	defer r.leave()
 	var err error
 	denied := func(reason, code, format string) error {
 		return &interceptor.Refusal{Reason: reason, Code: code, Status: 403, Message: fmt.Sprintf(format, name)}
 	}
-	st := rt.Settings()
+	ask, st := interceptor.Handler(r.callOwnTool), rt.Settings()
 	switch {
 	case !st.Config.Knows(c.Origin.Principal): // a reload removed it meanwhile
 		err = denied(trace.ReasonPolicy, "forbidden", "%s was not called: the principal of the batch may no longer use foldgate")
 	case !ok:
-		err = rt.unknownTool(p.s, c, name, e)
+		err = r.unknownTool(name, e)
 	case e.Server == "" && c.Target.Batch == "": // of a branch that runs by itself
+		rt.Tools.Attribute(r.lifetime, c)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
 	case !readOnly(e) && c.Origin.Direction != interceptor.Internal && !st.Config.Batch.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:
-		err = rt.target(c, e, name, e.Name)
+		if err = r.target(e, name, e.Name); err == nil {
+			ask = r.toServers(rt.Settings().One(e.Server))
+		}
 	}
 	if err != nil {
-		c.Target.Metered = false
-		return rt.Chain(ctx, c, refuse(err))
-	}
-	r := &request{
-		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
-		s:       p.s, entry: e,
-	}
-	r.lifetime, r.cancel = context.WithCancelCause(ctx)
-	defer r.cancel(nil)
-	defer r.Sent()
-	r.call = c
-	defer r.leave()
-	ask := interceptor.Handler(r.callOwnTool)
-	if e.Server != "" {
-		ask = r.toServers(c, rt.Settings().One(e.Server))
-	} else {
-		rt.Tools.Attribute(r.lifetime, c)
+		ask = r.refuseParams(err)
 	}
 	return rt.Chain(r.lifetime, c, ask)
 }

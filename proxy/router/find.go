@@ -67,8 +67,9 @@ func (s *Session) ignores(method string) bool {
 }
 
 // unwrap turns a call_tool into the call that it stands for. Everything after it sees a plain tools/call.
-func (rt *Router) unwrap(r *request, c *interceptor.Call) error {
-	name, arguments, branch, err := rt.Tools.Inner(c)
+func (r *request) unwrap() error {
+	c := r.call
+	name, arguments, branch, err := r.s.rt.Tools.Inner(c)
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 	note += more + "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
 	late := ""
 	for _, srv := range rt.Settings().Servers {
-		if missing[srv.Key] != nil && !rt.conceals(s, srv, s.cacheOf(srv).peek) {
+		if missing[srv.Key] != nil && !s.conceals(srv, s.cacheOf(srv).peek) {
 			late += " " + srv.Key
 		}
 	}
@@ -142,7 +143,8 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 }
 
 // similar returns a hint with the tools that a caller may mean by an unknown name, "" without any.
-func (rt *Router) similar(s *Session, id interceptor.Identity, name string) string {
+func (s *Session) similar(id interceptor.Identity, name string) string {
+	rt := s.rt
 	merged := s.group.merged[catalog.Tools].Load()
 	if merged == nil || !rt.Settings().Config.Tools.Searchable() {
 		return ""

@@ -32,7 +32,7 @@ func (r *request) keepable() error {
 // answerInitialize serves initialize with the capabilities of foldgate and all servers. It does
 // not start servers with cached server info.
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	s, rt := r.s, r.s.rt
+	s := r.s
 	if err := r.keepable(); err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 	revision := s.revision
 	s.mu.Unlock()
 	s.scope.Own.Initialize(bytes.Clone(c.Target.Forward))
-	capabilities, instructions := rt.discover(ctx, s)
+	capabilities, instructions := s.discover(ctx)
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
 	out = append(append(out, `,"capabilities":`...), capabilities...)
 	out = append(append(out, `,"serverInfo":`...), serverInfo()...)
@@ -61,7 +61,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 
 func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*interceptor.Result, error) {
 	rt := r.s.rt
-	capabilities, instructions := rt.discover(ctx, r.s)
+	capabilities, instructions := r.s.discover(ctx)
 	scope := "public"
 	if rt.Settings().Config.Authenticates() { // principals may see different things
 		scope = "private"
@@ -85,12 +85,12 @@ func serverInfo() []byte {
 // discover returns what a greeting says of the servers. It starts only servers without server info for
 // their present configuration. One that has not answered when the host's patience ends may have any
 // capability, and its instructions are missing.
-func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte, instructions string) {
+func (s *Session) discover(ctx context.Context) (capabilities []byte, instructions string) {
 	wait := s.patience()
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var wg sync.WaitGroup
-	servers := rt.Settings().Servers
+	servers := s.rt.Settings().Servers
 	for _, srv := range servers {
 		if _, known := srv.Info(); !known && srv.Down(s.listing()) == nil {
 			wg.Go(func() {
@@ -101,13 +101,14 @@ func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte
 		}
 	}
 	wg.Wait()
-	return rt.capabilities(s), rt.instructions(ctx, waiting, s)
+	return s.serverCapabilities(), s.instructions(ctx, waiting)
 }
 
-// capabilities returns what the servers can do together, as far as it is known. A server that has not
+// serverCapabilities returns what the servers can do together, as far as it is known. A server that has not
 // answered may have any capability.
-func (rt *Router) capabilities(s *Session) []byte {
-	servers := rt.Settings().Servers
+func (s *Session) serverCapabilities() []byte {
+	st := s.rt.Settings()
+	servers := st.Servers
 	all := make([][]byte, len(servers))
 	for i, srv := range servers {
 		if info, known := srv.Info(); known {
@@ -116,7 +117,7 @@ func (rt *Router) capabilities(s *Session) []byte {
 			}
 		}
 	}
-	if rt.Settings().Config.LLM.Runs() {
+	if st.Config.LLM.Runs() {
 		all = slices.Insert(all, 0, []byte(ownTasks(s.Era)))
 	}
 	return catalog.Capabilities(all)
@@ -133,14 +134,14 @@ func ownTasks(e wire.Era) string {
 // instructions returns the instructions of foldgate, then those of each server under its name.
 // It leaves out instructions that can't be checked for secrets, that are held, or whose server is hidden
 // from the caller. The waits for lists end with waiting.
-func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string {
+func (s *Session) instructions(ctx, waiting context.Context) string {
 	text := tools.Instructions
 	if s.choice() != decidedList {
 		text += " If find_tools is listed, it finds the tools that are not; call_tool calls them."
 	}
-	for _, srv := range rt.Settings().Servers {
-		own := supply{rt, srv, s.scope.Group}.instructions(ctx, false)
-		if own != "" && !rt.conceals(s, srv, func(k catalog.Kind) *catalog.List {
+	for _, srv := range s.rt.Settings().Servers {
+		own := supply{s.rt, srv, s.scope.Group}.instructions(ctx, false)
+		if own != "" && !s.conceals(srv, func(k catalog.Kind) *catalog.List {
 			l, _ := s.list(waiting, s.patience(), srv, k, nil)
 			return l
 		}) {
@@ -152,8 +153,8 @@ func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string 
 
 // conceals reports whether a server must stay hidden from a caller: the policy has unlisted: unknown, and
 // shows the caller nothing of the server's lists. list returns one of them, nil if it is not known.
-func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.Kind) *catalog.List) bool {
-	rules := rt.Settings().Rules
+func (s *Session) conceals(srv *upstream.Server, list func(catalog.Kind) *catalog.List) bool {
+	rules := s.rt.Settings().Rules
 	if !rules.HidesUnlisted() {
 		return false
 	}

@@ -99,9 +99,9 @@ func (s supply) source() pins.Source {
 }
 
 // judge notes on the entry of a tool that no list has whether its definition is held.
-func (rt *Router) judge(s *Session, st *Settings, e *catalog.Entry) {
+func (s *Session) judge(st *Settings, e *catalog.Entry) {
 	if srv := st.Server(e.Server); srv != nil && !srv.Builtin() && st.Config.PinMode(e.Server) == "hold" {
-		if state := rt.Pins.State(supply{rt, srv, s.scope.Group}.source(), pins.Tool, rt.pinName(e.Name)); state != pins.Approved {
+		if state := s.rt.Pins.State(supply{s.rt, srv, s.scope.Group}.source(), pins.Tool, s.rt.pinName(e.Name)); state != pins.Approved {
 			e.Held = string(state)
 		}
 	}

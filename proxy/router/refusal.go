@@ -141,9 +141,9 @@ func refuse(err error) interceptor.Handler {
 	return func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err }
 }
 
-// refuseParams returns the handler of a call with params that can't be understood.
-func refuseParams(c *interceptor.Call, err error) interceptor.Handler {
-	c.Target.Metered = false
+// refuseParams returns the handler of a request with params that can't be understood.
+func (r *request) refuseParams(err error) interceptor.Handler {
+	r.call.Target.Metered = false
 	return refuse(err)
 }
 

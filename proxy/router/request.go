@@ -36,7 +36,7 @@ type request struct {
 	tickets []ticket           // of the answers on their way to the host
 
 	// Guarded by s.mu.
-	call   *interceptor.Call // set once it is known
+	call   *interceptor.Call // set by describe
 	server string            // key of the server that it was sent to
 	conn   conn.Conn         // the connection that it was sent on
 }
@@ -86,11 +86,8 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 // panic becomes an internal error, so that one broken call does not end other sessions.
 func (r *request) Serve() (reply wire.Message) {
 	defer r.end(&reply)
-	c, answer := r.describe()
-	r.s.mu.Lock()
-	r.call = c
-	r.s.mu.Unlock()
-	res, err := r.s.rt.Chain(r.lifetime, c, answer)
+	answer := r.describe()
+	res, err := r.s.rt.Chain(r.lifetime, r.call, answer)
 	switch {
 	case err == nil:
 		return wire.Message{Result: res.Body, Error: res.Error, Extra: res.Extra}
@@ -144,8 +141,8 @@ func (r *request) leave() {
 	}
 }
 
-// describe returns the call of the request, and the handler that answers it at the end of the chain.
-func (r *request) describe() (*interceptor.Call, interceptor.Handler) {
+// describe makes the call of the request, and returns the handler that answers it at the end of the chain.
+func (r *request) describe() interceptor.Handler {
 	s, m := r.s, r.Msg
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
 		m.Params = nil
@@ -166,8 +163,11 @@ func (r *request) describe() (*interceptor.Call, interceptor.Handler) {
 		Attribution: interceptor.Attribution{Implicit: !s.SingleRequest && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
 		Cancel:      r.cancel,
 	}
+	s.mu.Lock()
+	r.call = c
+	s.mu.Unlock()
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
-		return c, refuseParams(c, invalidParams("params must be an object"))
+		return r.refuseParams(invalidParams("params must be an object"))
 	}
 	err := wire.CheckUnambiguous(m.Method, m.Params)
 	if err == nil {
@@ -177,12 +177,12 @@ func (r *request) describe() (*interceptor.Call, interceptor.Handler) {
 		err = engine.TakeMeta(c, &r.Meta, s.rt.Recorder, s.rt.Settings().Config.Trace.Correlation == "strict")
 	}
 	if err != nil {
-		return c, refuseParams(c, err)
+		return r.refuseParams(err)
 	}
 	if !s.Era.Has(m.Method) {
-		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(m.Method) + " is not part of revision " + wire.VersionModern})
+		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(m.Method) + " is not part of revision " + wire.VersionModern})
 	}
-	return c, s.rt.handlerOf(r, c)
+	return r.handler()
 }
 
 func (r *request) revision() string {
@@ -195,20 +195,20 @@ func (r *request) revision() string {
 	return s.revision
 }
 
-// handlerOf finds the handler of a request and completes its Call.
-func (rt *Router) handlerOf(r *request, c *interceptor.Call) interceptor.Handler {
-	if _, isList := catalog.KindOf(c.Target.Method); isList {
+// handler finds the handler of the request and completes its call.
+func (r *request) handler() interceptor.Handler {
+	if _, isList := catalog.KindOf(r.call.Target.Method); isList {
 		return r.answerList
 	}
-	switch c.Target.Method {
+	switch r.call.Target.Method {
 	case "tools/call":
-		return rt.handlerOfTool(r, c)
+		return r.handlerOfTool()
 	case "prompts/get":
-		return rt.handlerOfPrompt(r, c)
+		return r.handlerOfPrompt()
 	case "resources/read", "resources/subscribe", "resources/unsubscribe":
-		return rt.handlerOfResource(r, c)
+		return r.handlerOfResource()
 	case "completion/complete":
-		return rt.handlerOfCompletion(r, c)
+		return r.handlerOfCompletion()
 	case "initialize":
 		return r.answerInitialize
 	case "server/discover":
@@ -220,20 +220,21 @@ func (rt *Router) handlerOf(r *request, c *interceptor.Call) interceptor.Handler
 	case "ping":
 		return r.answerPing
 	}
-	return rt.handlerOfOther(r, c)
+	return r.handlerOfOther()
 }
 
 // handlerOfTool finds the handler of a tools/call: foldgate's own tools or a server.
-func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) interceptor.Handler {
+func (r *request) handlerOfTool() interceptor.Handler {
+	rt, c := r.s.rt, r.call
 	name, ok := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
 	if !ok {
-		return refuseParams(c, invalidParams("tools/call needs params.name, a string"))
+		return r.refuseParams(invalidParams("tools/call needs params.name, a string"))
 	}
 	c.Target.Arguments, _ = rawjson.Get(c.Target.Params, "arguments")
 	if name == config.CallTool && rt.Tools.Has(name) {
-		if err := rt.unwrap(r, c); err != nil {
-			return refuseParams(c, err)
+		if err := r.unwrap(); err != nil {
+			return r.refuseParams(err)
 		}
 		name = c.Target.Name
 	}
@@ -243,25 +244,26 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) interceptor.Han
 	}
 	e, ok := r.s.findTool(r.lifetime, name)
 	if !ok {
-		return refuse(rt.unknownTool(r.s, c, name, e))
+		return refuse(r.unknownTool(name, e))
 	}
-	if err := rt.target(c, e, name, name); err != nil {
-		return refuseParams(c, err)
+	if err := r.target(e, name, name); err != nil {
+		return r.refuseParams(err)
 	}
 	r.entry = e
-	return r.toServers(c, rt.Settings().One(e.Server))
+	return r.toServers(rt.Settings().One(e.Server))
 }
 
 // target points a tools/call at the owner of the tool, in the server's terms. shown is the name that hosts
 // see, called the one in the call.
-func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown, called string) error {
+func (r *request) target(e catalog.Entry, shown, called string) error {
+	c := r.call
 	c.Target.Name = e.Name
 	if err := withheld(catalog.Tools, e); err != nil {
 		c.Target.Server = e.Server
 		return err
 	}
 	if e.Shown == nil { // no list has it: it may be anything
-		c.Target.Name = rt.echo(e.Name)
+		c.Target.Name = r.s.rt.echo(e.Name)
 	} else {
 		c.Target.Shown = shown
 	}
@@ -294,7 +296,7 @@ func (s *Session) findTool(ctx context.Context, name string) (catalog.Entry, boo
 	st := s.rt.Settings()
 	if !ok {
 		if e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.cacheOf(st.Server(server)).peek(catalog.Tools) != nil }); ok {
-			s.rt.judge(s, st, &e)
+			s.judge(st, &e)
 		}
 	}
 	return e, ok && !st.Rules.Hides(catalog.Tools, s.identity(), e)
@@ -302,16 +304,17 @@ func (s *Session) findTool(ctx context.Context, name string) (catalog.Entry, boo
 
 // unknownTool returns the refusal of a tool that findTool does not find, and names the tool on the
 // call. Only the trace tells a tool that is hidden from one that does not exist.
-func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e catalog.Entry) error {
+func (r *request) unknownTool(name string, e catalog.Entry) error {
+	s, rt, c := r.s, r.s.rt, r.call
 	down, st := "", rt.Settings()
 	for _, srv := range st.Servers {
-		if state, fault := srv.Status(); state == "failed" && !rt.conceals(s, srv, s.cacheOf(srv).peek) {
+		if state, fault := srv.Status(); state == "failed" && !s.conceals(srv, s.cacheOf(srv).peek) {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
 	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
-	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, rt.similar(s, c.Origin.Identity, name), down)
+	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, s.similar(c.Origin.Identity, name), down)
 	server, own, hidden := st.Rules.Hidden(name, func(server string) *catalog.List { return s.cacheOf(st.Server(server)).peek(catalog.Tools) })
 	if e.Server != "" {
 		server, own, hidden = e.Server, e.Name, true
@@ -332,7 +335,8 @@ func (rt *Router) echo(text string) string {
 // toPrompt points a call at the owner of the prompt that its params name at path. It returns nil if there is no
 // such prompt. For a held prompt that the policy hides from the caller it returns nil, too: a refusal
 // would tell that it exists.
-func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ...string) interceptor.Handler {
+func (r *request) toPrompt(name string, path ...string) interceptor.Handler {
+	rt, c := r.s.rt, r.call
 	e, ok := r.s.lookup(r.lifetime, catalog.Prompts, name)
 	if !ok || e.Held != "" && rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e) {
 		return nil
@@ -345,13 +349,14 @@ func (rt *Router) toPrompt(r *request, c *interceptor.Call, name string, path ..
 	if e.Name != name {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), path...)
 	}
-	return r.toServers(c, rt.Settings().One(e.Server))
+	return r.toServers(rt.Settings().One(e.Server))
 }
 
-func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) interceptor.Handler {
+func (r *request) handlerOfPrompt() interceptor.Handler {
+	rt, c := r.s.rt, r.call
 	name, _ := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
-	if h := rt.toPrompt(r, c, name, "name"); h != nil {
+	if h := r.toPrompt(name, "name"); h != nil {
 		return h
 	}
 	c.Target.Name = rt.echo(name)
@@ -363,55 +368,57 @@ func (rt *Router) unknownPrompt(params json.RawMessage) error {
 	return invalidParams("Unknown prompt: %s", rt.echo(name))
 }
 
-func (rt *Router) unknownResource(s *Session, uri string) error {
-	uri = rt.echo(uri)
+func (s *Session) unknownResource(uri string) error {
+	uri = s.rt.echo(uri)
 	return &wire.Error{Code: s.Era.UnknownResource, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})}
 }
 
 var errUnknownRef = invalidParams("params.ref names no prompt or resource template that there is")
 
 // handlerOfResource finds the handler of a method that names a resource by its URI.
-func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) interceptor.Handler {
+func (r *request) handlerOfResource() interceptor.Handler {
+	rt, c := r.s.rt, r.call
 	uri, _ := rawjson.GetString(c.Target.Params, "uri")
 	c.Target.Name, c.Target.Metered = uri, true
 	if uri == "" {
-		return refuseParams(c, invalidParams("params.uri is missing: name the resource, as resources/list does"))
+		return r.refuseParams(invalidParams("params.uri is missing: name the resource, as resources/list does"))
 	}
-	owners := rt.ownersOf(r.lifetime, r.s, uri)
+	owners := r.s.ownersOf(r.lifetime, uri)
 	if len(owners) == 0 {
-		return refuse(rt.unknownResource(r.s, uri))
+		return refuse(r.s.unknownResource(uri))
 	}
 	switch c.Target.Method {
 	case "resources/subscribe":
-		r.toServers(c, owners)
+		r.toServers(owners)
 		return r.subscribe
 	case "resources/unsubscribe":
 		if one := rt.Settings().One(r.s.subscribed.owner(uri)); one != nil {
 			owners = one
 		}
-		r.toServers(c, owners)
+		r.toServers(owners)
 		return r.unsubscribe
 	}
-	return r.toServers(c, owners)
+	return r.toServers(owners)
 }
 
 // ownersOf returns the servers that may have a resource: the one that lists it, else the first
 // with a template that fits, else all with resources.
-func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstream.Server {
+func (s *Session) ownersOf(ctx context.Context, uri string) []*upstream.Server {
 	if e, ok := s.lookup(ctx, catalog.Resources, uri); ok {
-		return rt.Settings().One(e.Server)
+		return s.rt.Settings().One(e.Server)
 	}
 	templates, _ := s.Catalog(ctx, listWait, catalog.Templates, nil)
 	if e, ok := templates.Template(uri); ok {
-		return rt.Settings().One(e.Server)
+		return s.rt.Settings().One(e.Server)
 	}
-	return slices.DeleteFunc(slices.Clone(rt.Settings().Servers), func(srv *upstream.Server) bool { return srv.Capability("resources") == nil })
+	return slices.DeleteFunc(slices.Clone(s.rt.Settings().Servers), func(srv *upstream.Server) bool { return srv.Capability("resources") == nil })
 }
 
 // handlerOfCompletion finds the handler of the prompt or resource template that a
 // completion/complete refers to. The type of the reference says which, to the policy too: a
 // reference that has both names is refused, for a server may look at either.
-func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) interceptor.Handler {
+func (r *request) handlerOfCompletion() interceptor.Handler {
+	rt, c := r.s.rt, r.call
 	c.Target.Metered = true
 	kind, _ := rawjson.GetString(c.Target.Params, "ref", "type")
 	own, other := "name", "uri"
@@ -420,10 +427,10 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) intercept
 	case catalog.RefResource:
 		own, other = other, own
 	default:
-		return refuseParams(c, invalidParams("params.ref.type must be %s or %s", catalog.RefPrompt, catalog.RefResource))
+		return r.refuseParams(invalidParams("params.ref.type must be %s or %s", catalog.RefPrompt, catalog.RefResource))
 	}
 	if v, ok := rawjson.Get(c.Target.Params, "ref", other); ok && rawjson.KindOf(v) != rawjson.Null {
-		return refuseParams(c, invalidParams("params.ref of the type %s must not have %q: servers differ in which they read", kind, other))
+		return r.refuseParams(invalidParams("params.ref of the type %s must not have %q: servers differ in which they read", kind, other))
 	}
 	name, ok := rawjson.GetString(c.Target.Params, "ref", own)
 	switch {
@@ -431,13 +438,13 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) intercept
 	case kind == catalog.RefResource:
 		c.Target.Name = name
 		if e, ok := r.s.lookup(r.lifetime, catalog.Templates, name); ok {
-			return r.toServers(c, rt.Settings().One(e.Server))
+			return r.toServers(rt.Settings().One(e.Server))
 		}
-		if owners := rt.ownersOf(r.lifetime, r.s, name); len(owners) > 0 {
-			return r.toServers(c, owners)
+		if owners := r.s.ownersOf(r.lifetime, name); len(owners) > 0 {
+			return r.toServers(owners)
 		}
 	default:
-		if h := rt.toPrompt(r, c, name, "ref", "name"); h != nil {
+		if h := r.toPrompt(name, "ref", "name"); h != nil {
 			return h
 		}
 	}
@@ -447,7 +454,8 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) intercept
 // handlerOfOther finds the handler of methods that foldgate does not know, and of tasks. A task
 // belongs to the server that made it; anything else goes to each server in turn until one knows
 // the method.
-func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) interceptor.Handler {
+func (r *request) handlerOfOther() interceptor.Handler {
+	rt, c := r.s.rt, r.call
 	st := rt.Settings()
 	owners := st.Servers
 	c.Target.Metered = true // a model may read the answer
@@ -483,7 +491,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) interceptor.Ha
 			return r.answerTaskList(ctx, c, own)
 		}
 	case len(owners) > 0:
-		return r.toServers(c, owners)
+		return r.toServers(owners)
 	case own && named:
 		return r.callOwnTool
 	}
@@ -496,16 +504,17 @@ func methodNotFound(method string) error {
 
 // toServers returns the handler that asks servers, and notes them on the request and the call. A
 // single server is the target; of several, the strictest policy holds.
-func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) interceptor.Handler {
+func (r *request) toServers(servers []*upstream.Server) interceptor.Handler {
 	if len(servers) == 0 { // removed since its name was looked up
 		return refuse(errRemoved())
 	}
 	r.enter(servers)
+	t := &r.call.Target
 	if len(servers) == 1 {
-		c.Target.Server, c.Target.To = servers[0].Key, servers[0].Name
+		t.Server, t.To = servers[0].Key, servers[0].Name
 	} else {
 		for _, srv := range servers {
-			c.Target.Candidates = append(c.Target.Candidates, srv.Key)
+			t.Candidates = append(t.Candidates, srv.Key)
 		}
 	}
 	return r.askServers
@@ -564,13 +573,13 @@ func (r *request) permit(c *interceptor.Call) error {
 		switch c.Target.Method {
 		case "tools/call":
 			name, _ := rawjson.GetString(r.Msg.Params, "name")
-			return rt.unknownTool(r.s, c, name, r.entry)
+			return r.unknownTool(name, r.entry)
 		case "prompts/get":
 			ref.Err = rt.unknownPrompt(r.Msg.Params)
 		case "completion/complete":
 			ref.Err = errUnknownRef
 		case "resources/read", "resources/subscribe", "resources/unsubscribe":
-			ref.Err = rt.unknownResource(r.s, c.Target.Name)
+			ref.Err = r.s.unknownResource(c.Target.Name)
 		}
 	}
 	return ref

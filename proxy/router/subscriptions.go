@@ -46,7 +46,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	}
 	rt, l := r.s.rt, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
-	agreed, offered := []byte(`{}`), rt.capabilities(r.s)
+	agreed, offered := []byte(`{}`), r.s.serverCapabilities()
 	for m := range rawjson.Members(wanted) {
 		switch list, ok := strings.CutSuffix(m.Name(), "ListChanged"); {
 		case ok && slices.Contains(wire.Lists, list) && string(m.Value) == "true":
@@ -71,7 +71,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	owners := map[string]*upstream.Server{} // of the URIs
 	governed := rt.Settings().Rules.Govern()
 	find := func(uri string) {
-		if all := rt.ownersOf(ctx, r.s, uri); len(all) > 0 {
+		if all := r.s.ownersOf(ctx, uri); len(all) > 0 {
 			owners[uri] = all[0]
 		}
 	}
