@@ -64,6 +64,18 @@ type Request struct {
 	Call *interceptor.Call
 }
 
+// Ask sends a request of foldgate's own and returns its result. An error of the server is a [*wire.AnswerError].
+func Ask(ctx context.Context, c Conn, method string, params json.RawMessage) (json.RawMessage, error) {
+	m, err := c.Call(ctx, &Request{Method: method, Params: params})
+	if err == nil && m.Error != nil {
+		err = &wire.AnswerError{Raw: m.Error}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", method, err)
+	}
+	return m.Result, nil
+}
+
 // Receiver takes messages that a server sends while it handles a request. The connection calls it
 // from its reader, in order, so its methods must not wait for a host or for a server: other responses
 // wait with them. They may wait for the trace, and for the store of the limits, which bounds a wait and

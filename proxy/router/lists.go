@@ -583,31 +583,18 @@ func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kin
 	if srv.Capability(k.Capability()) == nil {
 		return list, nil
 	}
-	var seen []string
-	params := json.RawMessage(`{}`)
+	seen := []string{""}
 	for range maxPages {
-		c := &interceptor.Call{
-			Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: s.identity(), Session: s.ID, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
-			Target: interceptor.Target{Server: srv.Key, To: srv.Name, Method: k.Method(), Params: params, Forward: params},
+		by := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: cn.Info().Version, Correlates: causes}
+		body, record, err := s.rt.readPage(ctx, by, srv, k.Method(), seen[len(seen)-1], func(context.Context) (conn.Conn, error) { return cn, nil })
+		if k == catalog.Templates && isNoMethod(err) {
+			return list, nil // many servers have resources and no templates
 		}
-		res, err := s.rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-			m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
-			if err != nil {
-				return nil, err
-			}
-			return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, nil
-		})
 		if err != nil {
 			return nil, err
 		}
-		if res.Error != nil {
-			if k == catalog.Templates && wire.ErrorCode(res.Error) == wire.CodeMethodNotFound {
-				return list, nil // many servers have resources and no templates
-			}
-			return nil, fmt.Errorf("upstream %s: %s: %s", srv.Key, k.Method(), res.Error)
-		}
-		list.Record = c.Outcome.Record
-		cursor := list.AddPage(res.Body, k)
+		list.Record = record
+		cursor := list.AddPage(body, k)
 		if cursor == "" {
 			return list, nil
 		}
@@ -616,10 +603,44 @@ func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kin
 			return list, nil
 		}
 		seen = append(seen, cursor)
-		params = rawjson.Marshal(map[string]string{"cursor": cursor})
 	}
 	srv.Log.Warn("upstream's list has too many pages; it is cut", "method", k.Method(), "pages", maxPages)
 	return list, nil
+}
+
+// isNoMethod reports whether an error is a server's answer that it does not know a method.
+func isNoMethod(err error) bool {
+	answer, ok := errors.AsType[*wire.AnswerError](err)
+	return ok && wire.ErrorCode(answer.Raw) == wire.CodeMethodNotFound
+}
+
+// readPage reads a page of a list of a server, the first one for the cursor "". It is a call of foldgate's own, whose
+// record it returns, recorded and scrubbed like any other. by says for whom.
+func (rt *Router) readPage(ctx context.Context, by interceptor.Origin, srv *upstream.Server, method, cursor string, connect func(context.Context) (conn.Conn, error)) (body json.RawMessage, record string, err error) {
+	params := json.RawMessage(`{}`)
+	if cursor != "" {
+		params = rawjson.Marshal(map[string]string{"cursor": cursor})
+	}
+	by.Direction, by.From = interceptor.Internal, "foldgate"
+	c := &interceptor.Call{Origin: by, Target: interceptor.Target{Server: srv.Key, To: srv.Name, Method: method, Params: params, Forward: params}}
+	res, err := rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		cn, err := connect(ctx)
+		if err != nil {
+			return nil, unavailable(ctx, srv, err)
+		}
+		m, err := cn.Call(ctx, &conn.Request{Method: method, Params: withTraceparent(c)})
+		if err != nil {
+			return nil, callFault(ctx, srv, c, err)
+		}
+		return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, nil
+	})
+	if err == nil && res.Error != nil {
+		err = fmt.Errorf("upstream %s: %s: %w", srv.Key, method, &wire.AnswerError{Raw: res.Error})
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return res.Body, c.Outcome.Record, nil
 }
 
 // CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not repeat its

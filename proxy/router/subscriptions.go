@@ -308,11 +308,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 		return
 	}
 	for _, uri := range s.subscribed.at(srv.Key) {
-		m, err := c.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
-		if err == nil && m.Error != nil {
-			err = &wire.AnswerError{Raw: m.Error}
-		}
-		if err != nil {
+		if _, err := conn.Ask(ctx, c, "resources/subscribe", rawjson.Marshal(map[string]string{"uri": uri})); err != nil {
 			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}

@@ -192,35 +192,16 @@ func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call, own b
 func (r *request) tasksOf(ctx context.Context, of *interceptor.Call, srv *upstream.Server, cursor string) (page listedTasks) {
 	ctx, cancel := context.WithTimeoutCause(ctx, listWait, fmt.Errorf("upstream %s: tasks/list was not answered within %s", srv.Key, listWait))
 	defer cancel()
-	params := json.RawMessage(`{}`)
-	if cursor != "" {
-		params = rawjson.Marshal(map[string]string{"cursor": cursor})
-	}
-	c := &interceptor.Call{
-		Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: of.Origin.Identity, Session: of.Origin.Session, From: "foldgate", Correlates: []string{of.Outcome.Record}},
-		Target: interceptor.Target{Server: srv.Key, To: srv.Name, Method: of.Target.Method, Params: params, Forward: params},
-	}
-	res, err := r.s.rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		cn, err := srv.Connection(ctx, r.s.scope)
-		if err != nil {
-			return nil, unavailable(ctx, srv, err)
-		}
-		m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
-		if err != nil {
-			return nil, callFault(ctx, srv, c, err)
-		}
-		return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, nil
-	})
+	by := interceptor.Origin{Identity: of.Origin.Identity, Session: of.Origin.Session, Correlates: []string{of.Outcome.Record}}
+	body, _, err := r.s.rt.readPage(ctx, by, srv, of.Target.Method, cursor, func(ctx context.Context) (conn.Conn, error) { return srv.Connection(ctx, r.s.scope) })
 	switch {
+	case isNoMethod(err): // it has no tasks
+		page.err = methodNotFound(r.s.rt.echo(of.Target.Method))
+		return page
 	case err != nil:
 		page.err = err
-	case wire.ErrorCode(res.Error) == wire.CodeMethodNotFound: // it has no tasks
-		page.err = methodNotFound(r.s.rt.echo(c.Target.Method))
-		return page
-	case res.Error != nil:
-		page.err = fmt.Errorf("upstream %s: tasks/list: %s", srv.Key, res.Error)
 	default:
-		page.err = json.Unmarshal(res.Body, &page)
+		page.err = json.Unmarshal(body, &page)
 	}
 	if page.err != nil {
 		srv.Log.Warn("tasks of an upstream are not listed", "err", page.err)

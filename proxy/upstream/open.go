@@ -208,9 +208,9 @@ func discover(ctx context.Context, c opening) error {
 	c.setInfo(conn.Info{Version: wire.VersionModern})
 	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilent)
 	defer cancel()
-	result, err := ask(probe, c, wire.MethodDiscover, nil)
+	result, err := conn.Ask(probe, c, wire.MethodDiscover, nil)
 	if supports(err, wire.VersionModern) {
-		result, err = ask(probe, c, wire.MethodDiscover, nil)
+		result, err = conn.Ask(probe, c, wire.MethodDiscover, nil)
 	}
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func supports(err error, version string) bool {
 // initialize performs the legacy handshake with exactly these params.
 func initialize(ctx context.Context, cfg *Config, c opening, params json.RawMessage) error {
 	c.setInfo(conn.Info{})
-	result, err := ask(ctx, c, wire.MethodInitialize, params)
+	result, err := conn.Ask(ctx, c, wire.MethodInitialize, params)
 	if err != nil {
 		return err
 	}
@@ -257,18 +257,6 @@ func initialize(ctx context.Context, cfg *Config, c opening, params json.RawMess
 		return fmt.Errorf("%s: %w", wire.MethodInitialized, err)
 	}
 	return nil
-}
-
-// ask sends a request of foldgate's own and returns its result.
-func ask(ctx context.Context, c opening, method string, params json.RawMessage) (json.RawMessage, error) {
-	m, err := c.Call(ctx, &conn.Request{Method: method, Params: params})
-	if err == nil && m.Error != nil {
-		err = &wire.AnswerError{Raw: m.Error}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", method, err)
-	}
-	return m.Result, nil
 }
 
 var (
