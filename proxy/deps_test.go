@@ -60,7 +60,7 @@ var arrows = map[string][]string{
 	"proxy/server/auth":           {"interceptor", "internal/faults", "internal/globs", "internal/jsonpath", "internal/publicip"},
 	"proxy/replicas":              {"internal/backoff", "internal/redisdb", "internal/replicaid"},
 	"proxy/server":                {"interceptor", "internal/publicip", "internal/rawjson", "internal/replicaid", "proxy/replicas", "proxy/server/auth", "proxy/wire"},
-	"proxy/control":               {"interceptor/trace"},
+	"proxy/control":               {"budget/limits", "interceptor/trace"},
 	"proxy/pins":                  {"interceptor/injection", "internal/atomicfile", "internal/filelock", "internal/rawjson"},
 	"proxy/console":               {"interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/publicip", "internal/rawjson", "proxy/control", "proxy/pins"},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},

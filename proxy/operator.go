@@ -48,15 +48,7 @@ func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
 		return nil, errNoLimits
 	}
 	states, err := l.All(ctx)
-	return budgetsOf(states), err
-}
-
-func budgetsOf(states []limits.State) []control.Budget {
-	all := []control.Budget{}
-	for _, s := range states {
-		all = append(all, control.Budget(s))
-	}
-	return all
+	return append([]control.Budget{}, states...), err
 }
 
 var errNoLimits = errors.New("the configuration has no limits: write some under budgets.limits")

@@ -111,7 +111,7 @@ func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]co
 		return nil, err
 	}
 	states, err := all.All(ctx)
-	return budgetsOf(states), errors.Join(err, store.Close())
+	return states, errors.Join(err, store.Close())
 }
 
 // requests are those without a response so far: what limits were charged before they had an effect.

@@ -269,11 +269,40 @@ func cutKey(key string) (limit string, window int64, subject string, ok bool) {
 
 // State is the state of a limit for one subject.
 type State struct {
-	Limit, Subject, Per, Action, Window string
-	Model                               bool  // the tokens are a model's
-	Tokens, TokensUsed                  int64 // Tokens 0: any number. What is reserved counts as used
-	Calls, CallsUsed                    int64
-	Reset                               time.Time // zero: never. A rolling window: when what counts now has all come free
+	Limit      string    `json:"limit"`
+	Subject    string    `json:"subject"`
+	Per        string    `json:"per"`
+	Action     string    `json:"action"`
+	Window     string    `json:"window,omitempty"`
+	Model      bool      `json:"model,omitempty"`  // the tokens are those of models that run branches
+	Tokens     int64     `json:"tokens,omitempty"` // 0: any number
+	TokensUsed int64     `json:"tokens_used"`      // also what is reserved
+	Calls      int64     `json:"calls,omitempty"`  // 0: any number
+	CallsUsed  int64     `json:"calls_used"`
+	Reset      time.Time `json:"reset,omitzero"` // zero: never. A rolling window: when what counts now has all come free
+}
+
+// Quantity is what a limit counts in one unit.
+type Quantity struct {
+	Unit        string // tokens, model tokens or calls
+	Used, Total int64
+}
+
+// Left returns how much is not used.
+func (u Quantity) Left() int64 { return max(u.Total-u.Used, 0) }
+
+// Quantities returns what the limit counts.
+func (s State) Quantities() (all []Quantity) {
+	tokens := "tokens"
+	if s.Model {
+		tokens = "model tokens"
+	}
+	for _, u := range []Quantity{{tokens, s.TokensUsed, s.Tokens}, {"calls", s.CallsUsed, s.Calls}} {
+		if u.Total > 0 {
+			all = append(all, u)
+		}
+	}
+	return all
 }
 
 // left returns what is left of a total.

@@ -154,7 +154,7 @@ with use in its window. Gateways with one store count together.`,
 				if !s.Reset.IsZero() {
 					reset = s.Reset.Format(time.RFC3339)
 				}
-				for _, u := range s.Uses() {
+				for _, u := range s.Quantities() {
 					rows = append(rows, []string{
 						s.Limit, subjectOf(s), u.Unit, strconv.FormatInt(u.Used, 10), strconv.FormatInt(u.Left(), 10),
 						strconv.FormatInt(u.Total, 10), s.Action, reset,

@@ -27,7 +27,7 @@ func (c *Console) gateways(ctx context.Context) []*control.Client {
 // limit is a limit for one subject in one unit.
 type limit struct {
 	control.Budget
-	control.Use
+	control.Quantity
 	Server, Tool string // of a limit for a tool
 	Percent      int64
 	Trend        []bar // by day
@@ -54,8 +54,8 @@ func (c *Console) budgets(r *request) error {
 		if only != "" && s.Limit != only || subject != "" && s.Subject != subject {
 			continue
 		}
-		for _, u := range s.Uses() {
-			l := limit{Budget: s, Use: u, Percent: 100 * u.Used / u.Total}
+		for _, u := range s.Quantities() {
+			l := limit{Budget: s, Quantity: u, Percent: 100 * u.Used / u.Total}
 			if t := tools[s.Subject]; s.Per == "tool" {
 				l.Server, l.Tool = t[0], cmp.Or(t[1], s.Subject)
 			}

@@ -31,6 +31,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
@@ -69,43 +70,11 @@ type Branch struct {
 	InFlight    int       `json:"in_flight"`
 }
 
-// Budget is the state of a limit for one subject, as package budget/limits has it.
-type Budget struct {
-	Limit      string    `json:"limit"`
-	Subject    string    `json:"subject"`
-	Per        string    `json:"per"`
-	Action     string    `json:"action"`
-	Window     string    `json:"window,omitempty"`
-	Model      bool      `json:"model,omitempty"`  // the tokens are those of models that run branches
-	Tokens     int64     `json:"tokens,omitempty"` // 0: any number
-	TokensUsed int64     `json:"tokens_used"`
-	Calls      int64     `json:"calls,omitempty"` // 0: any number
-	CallsUsed  int64     `json:"calls_used"`
-	Reset      time.Time `json:"reset,omitzero"` // when the window ends; zero if it does not
-}
+// Budget is the state of a limit for one subject.
+type Budget = limits.State
 
-// Use is what a [Budget] counts in one unit.
-type Use struct {
-	Unit        string // tokens, model tokens or calls
-	Used, Total int64
-}
-
-// Left returns how much is not used.
-func (u Use) Left() int64 { return max(u.Total-u.Used, 0) }
-
-// Uses returns what b counts.
-func (b Budget) Uses() (all []Use) {
-	tokens := "tokens"
-	if b.Model {
-		tokens = "model tokens"
-	}
-	for _, u := range []Use{{tokens, b.TokensUsed, b.Tokens}, {"calls", b.CallsUsed, b.Calls}} {
-		if u.Total > 0 {
-			all = append(all, u)
-		}
-	}
-	return all
-}
+// Quantity is what a [Budget] counts in one unit.
+type Quantity = limits.Quantity
 
 // Reloaded is what a reload did.
 type Reloaded struct {
