@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,8 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -85,62 +84,42 @@ func (g *Gateway) recordAccess(from string, a *trace.Audit, r *http.Request) {
 // serveTrace answers with the records that the query selects, as lines of JSON.
 func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 	q, malformed := url.ParseQuery(r.URL.RawQuery) // URL.Query leaves out what is malformed
-	f := query.Filter{
-		Principal: q.Get("principal"), Team: q.Get("team"), Session: q.Get("session"), Context: q.Get("context"), ID: q.Get("id"),
-		Kinds: q["kind"], Servers: q["server"], Tools: q["tool"], Blocked: q.Has("blocked"), Scrubbed: q.Has("scrubbed"), Journal: q.Has("journal"),
-	}
-	var since, until, limit error
-	f.Since, since = query.ParseTime(q.Get("since"), time.Now())
-	f.Until, until = query.ParseTime(q.Get("until"), time.Now())
-	f.Limit, limit = strconv.Atoi(cmp.Or(q.Get("limit"), "1000"))
-	if limit != nil || f.Limit < 1 || f.Limit > maxRead {
-		limit = fmt.Errorf("limit: %.40q is not a number from 1 to %d", q.Get("limit"), maxRead)
-	}
-	if err := cmp.Or(malformed, checkFilters(q), of("since", since), of("until", until), limit, f.Validate()); err != nil {
+	f, err := readFilter(q)
+	if err = cmp.Or(malformed, err); err != nil {
 		http.Error(w, g.Boundary.Text(err.Error()), http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
 	out := bufio.NewWriterSize(control.PatientWriter{ResponseWriter: w}, 64<<10)
-	err := cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), []string{filepath.Join(g.Dir, "trace")}, f)), out.Flush())
+	err = cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), []string{filepath.Join(g.Dir, "trace")}, f)), out.Flush())
 	if err != nil && r.Context().Err() == nil {
 		g.Log.Warn("the trace could not be read for an auditor", "err", err)
 		panic(http.ErrAbortHandler) // the reader must not take a part for the whole
 	}
 }
 
-// of names the filter that an error is about.
-func of(filter string, err error) error {
-	if err != nil {
-		err = fmt.Errorf("%s: %w", filter, err)
-	}
-	return err
-}
-
-// readFlags and readValues are the filters of serveTrace without a value and with one.
-var (
-	readFlags  = []string{"blocked", "scrubbed", "journal"}
-	readValues = []string{"principal", "team", "session", "context", "id", "kind", "server", "tool", "since", "until", "limit"}
-)
-
-// checkFilters returns an error for a filter that there is not, or that lacks its value: without it the
-// answer would have other records than the ones that were asked for.
-func checkFilters(q url.Values) error {
+// readFilter reads a filter of serveTrace. Without a name that is spelled wrong, or has no value, the answer would
+// have other records than the ones that were asked for.
+func readFilter(q url.Values) (f query.Filter, err error) {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
+		i := slices.IndexFunc(query.InAddress, func(f query.Field) bool { return f.Name == name })
 		switch {
-		case slices.Contains(readFlags, name):
-			if value := q.Get(name); value != "" && value != "true" || len(q[name]) > 1 {
-				return fmt.Errorf("%s: %.40q is not true: write true, or leave it out", name, value)
-			}
-		case !slices.Contains(readValues, name):
-			return fmt.Errorf("%.40q: there is no such filter; use %s", name, strings.Join(slices.Concat(readValues, readFlags), ", "))
+		case i < 0 && name != "limit":
+			return f, fmt.Errorf("%.40q: there is no such filter; docs/security.md lists them", name)
+		case i >= 0 && query.InAddress[i].IsFlag() && q.Get(name) == "":
+			q.Set(name, "true")
 		case slices.Contains(q[name], ""):
-			return fmt.Errorf("%s: is empty: give it a value, or leave it out", name)
-		case len(q[name]) > 1 && !slices.Contains([]string{"kind", "server", "tool"}, name):
-			return fmt.Errorf("%s: is there %d times: give it once", name, len(q[name]))
+			return f, fmt.Errorf("%s: is empty: give it a value, or leave it out", name)
 		}
 	}
-	return nil
+	f, err = query.FromAddress(q)
+	if wrong, ok := errors.AsType[*query.UsageError](err); ok {
+		return f, fmt.Errorf("%s: %w", wrong.Field, wrong.Err) // the command line has the flag --Field
+	}
+	if f.Limit, err = strconv.Atoi(cmp.Or(q.Get("limit"), "1000")); err != nil || f.Limit < 1 || f.Limit > maxRead {
+		err = fmt.Errorf("limit: %.40q is not a number from 1 to %d", q.Get("limit"), maxRead)
+	}
+	return f, err
 }
 
 // RecordRead writes to the trace of c that by reads a part of it with a command, such as a record by its id.

@@ -331,8 +331,8 @@ func FuzzAddress(f *testing.F) {
 			t.Errorf("a character that nobody sees: %q", found)
 		}
 		if values, err := url.ParseQuery(rawQuery); err == nil { // what a link of a page has is read as the same filter
-			if one, err := filterOf(values); err == nil {
-				again, err := filterOf(must(t, address("/calls", values)).Query())
+			if one, err := query.FromAddress(values); err == nil {
+				again, err := query.FromAddress(must(t, address("/calls", values)).Query())
 				if err != nil || fmt.Sprint(withoutTimes(one)) != fmt.Sprint(withoutTimes(again)) {
 					t.Errorf("the filter %+v becomes %+v, %v", one, again, err)
 				}

@@ -1,40 +1,19 @@
 package console
 
 import (
-	"cmp"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 )
 
-// fields are the filters in the address of the page of calls.
-var fields = slices.DeleteFunc(slices.Clone(query.Fields), func(f query.Field) bool { return f.Form == "" })
-
-// fieldNames returns the names of the filters.
+// fieldNames returns the names of the filters in the address of the page of calls.
 func fieldNames() (names []string) {
-	for _, f := range fields {
+	for _, f := range query.InAddress {
 		names = append(names, f.Name)
 	}
 	return names
-}
-
-// isFlag reports whether a filter is set or not, without a value.
-func isFlag(f query.Field) bool {
-	_, is := f.At(new(query.Filter)).(*bool)
-	return is
-}
-
-// filterOf reads a filter from an address. The other values of the address are left alone.
-func filterOf(q url.Values) (f query.Filter, err error) {
-	for _, one := range fields {
-		if value := strings.TrimSpace(strings.Join(q[one.Name], ",")); value != "" {
-			err = cmp.Or(err, one.Set(&f, value, time.Now().UTC()))
-		}
-	}
-	return f, cmp.Or(err, f.Validate())
 }
 
 // selected is a filter that is set, and the address without it.
@@ -42,9 +21,9 @@ type selected struct{ Name, Value, Without string }
 
 // chosen returns the filters that are set in an address.
 func chosen(path string, q url.Values) (out []selected) {
-	for _, f := range fields {
+	for _, f := range query.InAddress {
 		if value := strings.Join(q[f.Name], ","); value != "" {
-			if isFlag(f) {
+			if f.IsFlag() {
 				value = "yes"
 			}
 			out = append(out, selected{f.Name, value, address(path, q, f.Name, "", "after", "")})

@@ -29,7 +29,7 @@ func (c *Console) spanOf(r *request) (s span, err error) {
 	if err != nil {
 		return s, err
 	}
-	f, err := filterOf(url.Values{"since": r.query["since"], "until": r.query["until"]})
+	f, err := query.FromAddress(url.Values{"since": r.query["since"], "until": r.query["until"]})
 	if err != nil {
 		return s, err
 	}

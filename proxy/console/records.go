@@ -21,7 +21,7 @@ const (
 
 // calls is the page of records that the address selects.
 func (c *Console) calls(r *request) error {
-	f, err := filterOf(r.query)
+	f, err := query.FromAddress(r.query)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (c *Console) calls(r *request) error {
 		}
 	}
 	d := map[string]any{
-		"Fields": fields, "Q": r.query, "Chosen": chosen("/calls", r.query), "Page": p, "Names": names, "Order": q.Order, "Most": query.MaxListed,
+		"Fields": query.InAddress, "Q": r.query, "Chosen": chosen("/calls", r.query), "Page": p, "Names": names, "Order": q.Order, "Most": query.MaxListed,
 		"Live":  q.After == "" && (q.Order == "" || q.Order == query.Newest),
 		"Sorts": map[string]string{},
 	}

@@ -37,9 +37,9 @@ var functions = template.FuncMap{
 	"list": func(label string, rs []*trace.Record) map[string]any {
 		return map[string]any{"Label": label, "Records": rs}
 	},
-	"isflag": isFlag,
+	"isflag": query.Field.IsFlag,
 	"rare": func(q url.Values) bool {
-		return slices.ContainsFunc(fields, func(f query.Field) bool { return !f.Often && q.Get(f.Name) != "" })
+		return slices.ContainsFunc(query.InAddress, func(f query.Field) bool { return !f.Often && q.Get(f.Name) != "" })
 	},
 	"date":   func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
 	"bary":   func(i int) int { return 24*i + 5 },

@@ -1,7 +1,9 @@
 package query
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,6 +51,29 @@ func (one Field) Set(f *Filter, text string, now time.Time) (err error) {
 		return &UsageError{one.Name, err}
 	}
 	return nil
+}
+
+// IsFlag reports whether the condition is on or off.
+func (one Field) IsFlag() bool {
+	_, is := one.At(new(Filter)).(*bool)
+	return is
+}
+
+// InAddress are the Fields that an address of the console, or of the gateway, may have.
+var InAddress = slices.DeleteFunc(slices.Clone(Fields), func(f Field) bool { return f.Form == "" })
+
+// FromAddress returns the filter of the values in an address, by the names of the fields. An empty value is
+// none; several of a list are together. Other values are left alone. The error is a [*UsageError].
+func FromAddress(values map[string][]string) (f Filter, err error) {
+	for _, one := range InAddress {
+		all := values[one.Name]
+		if _, isList := one.At(&f).(*[]string); len(all) > 1 && !isList {
+			err = cmp.Or(err, Usagef(one.Name, "is there %d times: give it once", len(all)))
+		} else if text := strings.TrimSpace(strings.Join(all, ",")); text != "" {
+			err = cmp.Or(err, one.Set(&f, text, time.Now().UTC()))
+		}
+	}
+	return f, cmp.Or(err, f.Validate())
 }
 
 // Fields are all conditions that users can name, but for Limit.
