@@ -224,17 +224,17 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 				return err
 			}
 			done := t.app.working(cmd, cmd.CommandPath())
-			set, err := query.OpenAll(cmd.Context(), dirs)
+			defer done()
+			set, err := query.OpenCurrent(cmd.Context(), dirs)
 			if err != nil {
-				done()
 				return err
 			}
 			defer set.Close()
-			g, err := set.Show(cmd.Context(), args[0])
-			var at query.Located
-			if err == nil {
-				at, err = set.Locate(cmd.Context(), args[0])
+			at, err := set.Locate(cmd.Context(), args[0])
+			if err != nil {
+				return err
 			}
+			g, err := set.Show(cmd.Context(), at)
 			if done(); err != nil {
 				return err
 			}

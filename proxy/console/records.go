@@ -73,7 +73,7 @@ func (c *Console) record(r *request) error {
 		return err
 	}
 	c.recordRead(r, "record", id)
-	g, err := c.trace.Show(r.Context(), id)
+	g, err := c.trace.Show(r.Context(), at)
 	if _, large := errors.AsType[*query.UsageError](err); large {
 		g = &query.Graph{Record: at.Record} // its chain is too long
 	} else if err != nil {

@@ -40,8 +40,8 @@ func (s Set) Branches(ctx context.Context, q BranchQuery) (out []Branch, more bo
 	var keys []branchKey
 	for i, x := range s {
 		var part []branchKey
-		err := x.retry(ctx, func() (err error) {
-			part, err = x.branchKeys(ctx, q, need+1)
+		err := x.read(ctx, func(db *sql.DB, _ *lineReader) (err error) {
+			part, err = q.keys(ctx, db, need+1)
 			return err
 		})
 		if err != nil {
@@ -81,8 +81,8 @@ type branchKey struct {
 // Fewer branches are sorted.
 const manyBranches = 20_000
 
-// branchKeys returns the first branches of a query.
-func (x *Index) branchKeys(ctx context.Context, q BranchQuery, limit int) (out []branchKey, err error) {
+// keys returns the first branches of a query.
+func (q BranchQuery) keys(ctx context.Context, db *sql.DB, limit int) (out []branchKey, err error) {
 	var args []any
 	var query string
 	switch {
@@ -99,12 +99,12 @@ func (x *Index) branchKeys(ctx context.Context, q BranchQuery, limit int) (out [
 		}
 		if q.Principal != "" {
 			var who, branches int64
-			if err := x.database().QueryRowContext(ctx, "SELECT id FROM word WHERE field = ? AND value = ?", fieldPrincipal, blob(q.Principal)).Scan(&who); errors.Is(err, sql.ErrNoRows) {
+			if err := db.QueryRowContext(ctx, "SELECT id FROM word WHERE field = ? AND value = ?", fieldPrincipal, blob(q.Principal)).Scan(&who); errors.Is(err, sql.ErrNoRows) {
 				return nil, nil
 			} else if err != nil {
 				return nil, err
 			}
-			if err := x.database().QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM branch WHERE opened > 0 AND principal = ? LIMIT ?)", who, manyBranches).Scan(&branches); err != nil {
+			if err := db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM branch WHERE opened > 0 AND principal = ? LIMIT ?)", who, manyBranches).Scan(&branches); err != nil {
 				return nil, err
 			}
 			args = append(args, who)
@@ -122,7 +122,7 @@ func (x *Index) branchKeys(ctx context.Context, q BranchQuery, limit int) (out [
 	}
 	seen := map[int64]bool{} // a branch has a row for each segment
 	var k branchKey
-	for err := range sqlitedb.Rows(ctx, x.database(), []any{&k.context, &k.order, &k.path}, query, args...) {
+	for err := range sqlitedb.Rows(ctx, db, []any{&k.context, &k.order, &k.path}, query, args...) {
 		if err != nil {
 			return nil, err
 		}

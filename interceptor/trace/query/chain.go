@@ -3,6 +3,7 @@ package query
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -113,18 +114,19 @@ func (x *Index) isOrphan(ctx context.Context, r *trace.Record, contexts map[stri
 // segments of all these paths.
 func (x *Index) contexts(ctx context.Context) (map[string]bool, error) {
 	all := map[string]bool{}
-	return all, x.words(ctx, fieldContext, func(value string) {
+	return all, x.words(ctx, fieldContext, -1, func(value string) {
 		for p := contextpath.Path(value); p != contextpath.Main && !all[string(p)]; p = p.Parent() {
 			all[string(p)], all[p.Leaf()] = true, true
 		}
 	})
 }
 
-// words calls yield with each value of a field, with some twice if the index was damaged.
-func (x *Index) words(ctx context.Context, field int, yield func(value string)) error {
-	return x.retry(ctx, func() error {
+// words calls yield with the first values of a field, without the empty one, with all if limit is negative. Some come
+// twice if the index was damaged.
+func (x *Index) words(ctx context.Context, field, limit int, yield func(value string)) error {
+	return x.read(ctx, func(db *sql.DB, _ *lineReader) error {
 		var value string
-		for err := range sqlitedb.Rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ?", field) {
+		for err := range sqlitedb.Rows(ctx, db, []any{&value}, "SELECT value FROM word WHERE field = ? AND value <> x'' ORDER BY value LIMIT ?", field, limit) {
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"math"
-	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
@@ -27,11 +26,13 @@ func Export(ctx context.Context, w io.Writer, dir string, f Filter) error {
 	if err != nil {
 		return err
 	}
-	at := place{segment: segmentSeq(trace.SegmentOf(names, selected.Seq))}
 	out := bufio.NewWriterSize(w, 64<<10)
 	var failed error
-	all := Filter{Journal: true, Seq: trace.Range{selected.Seq, math.MaxUint64}}
-	err = at.scan(ctx, dir, all, time.Time{}, place{}, func(r *trace.Record) bool {
+	all := scanner{
+		dir: dir, filter: Filter{Journal: true, Seq: trace.Range{selected.Seq, math.MaxUint64}},
+		at: place{segment: segmentSeq(trace.SegmentOf(names, selected.Seq))},
+	}
+	err = all.scan(ctx, func(r *trace.Record) bool {
 		if more && r.ID == selected.ID && r.Hash == selected.Hash {
 			selected, failed, more = next()
 		} else if r.Protocol == trace.Protocol && trace.CanonicalKind(r.Kind) != trace.KindJournal { // the hash of an earlier version covers the payload

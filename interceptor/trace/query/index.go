@@ -273,10 +273,7 @@ func sequence(ctx context.Context, f Filter, run func(ctx context.Context, yield
 // matching yields the records that f matches, and returns the place of the last
 // one. With a new index the query goes on behind that place.
 func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record) bool) (last place, err error) {
-	err = x.retry(ctx, func() error {
-		db := x.database()
-		lines := &lineReader{dir: x.dir}
-		defer func() { lines.file.Close() }()
+	err = x.read(ctx, func(db *sql.DB, lines *lineReader) error {
 		return f.places(ctx, db, func(_ int64, p place) (bool, error) {
 			if p.compare(last) <= 0 {
 				return true, nil
@@ -292,13 +289,19 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 	return last, err
 }
 
-// retry calls f, and again with a new index if f fails because of a damaged or stale one.
-func (x *Index) retry(ctx context.Context, f func() error) error {
+// read calls f with the database and a reader of lines, and again with a new index if f fails because of a damaged
+// or stale one.
+func (x *Index) read(ctx context.Context, f func(*sql.DB, *lineReader) error) error {
+	once := func(db *sql.DB) error {
+		lines := &lineReader{dir: x.dir}
+		defer func() { lines.file.Close() }()
+		return f(db, lines)
+	}
 	used := x.database()
-	err := f()
+	err := once(used)
 	if isBroken(ctx, err) {
 		if err = x.refresh(ctx, x.database() == used); err == nil { // else another query has made it again
-			err = f()
+			err = once(x.database())
 		}
 	}
 	return err
@@ -499,7 +502,7 @@ func (x *Index) refresh(ctx context.Context, rebuild bool) (err error) {
 }
 
 // replace opens an empty database, and closes the one before. A statement that runs there goes on; the
-// next one of its query fails, and retry repeats the query. The caller holds mu.
+// next one of its query fails, and read repeats the query. The caller holds mu.
 func (x *Index) replace(ctx context.Context) error {
 	if err := sqlitedb.Remove(x.path); err != nil {
 		return err

@@ -60,7 +60,7 @@ func SelectNewest(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace
 		if f.Chain != "" || f.Orphans || f.NoIndex {
 			return Usagef("newest", "can't be combined with --chain, --orphans or --no-index")
 		}
-		set, err := openCurrent(ctx, dirs)
+		set, err := OpenCurrent(ctx, dirs)
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
 	if len(fields) == 0 || f.NoIndex {
 		return nil
 	}
-	s, err := openCurrent(ctx, dirs)
+	s, err := OpenCurrent(ctx, dirs)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func some(names []string) string {
 func (s Set) names(ctx context.Context, field int) ([]string, error) {
 	all := map[string]bool{}
 	for _, x := range s {
-		if err := x.words(ctx, field, func(value string) {
+		if err := x.words(ctx, field, -1, func(value string) {
 			for ; value != "" && !all[value]; value = string(contextpath.Path(value).Parent()) {
 				all[value] = true
 				if field != fieldContext {

@@ -34,8 +34,8 @@ func OpenAll(ctx context.Context, dirs []string) (s Set, err error) {
 	return s, nil
 }
 
-// openCurrent opens the indexes of journals, and extends them to the ends of the journals.
-func openCurrent(ctx context.Context, dirs []string) (Set, error) {
+// OpenCurrent opens the indexes of journals, and extends them to the ends of the journals.
+func OpenCurrent(ctx context.Context, dirs []string) (Set, error) {
 	s, err := OpenAll(ctx, dirs)
 	if err == nil {
 		if err = s.Refresh(ctx); err != nil {
@@ -159,8 +159,12 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 	defer cancel()
 	parts := make([]found, len(s))
 	for i, x := range s {
-		if err := x.retry(ctx, func() (err error) {
-			parts[i], err = x.search(ctx, until, q, after[i])
+		if err := x.read(ctx, func(db *sql.DB, lines *lineReader) (err error) {
+			if f := q.Filter; f.Chain != "" || f.ID != "" || f.Correlates != "" || f.Orphans {
+				parts[i], err = x.listed(ctx, q, after[i])
+			} else {
+				parts[i], err = lines.search(ctx, until, db, q, after[i])
+			}
 			return err
 		}); err != nil {
 			return p, err
@@ -281,13 +285,8 @@ func (p *Page) mergeKeys(q PageQuery, parts []found) {
 
 // search searches one index behind a place. It reads one block of records, so that each page goes on, and more
 // of them until the context until ends.
-func (x *Index) search(ctx, until context.Context, q PageQuery, after hit) (out found, err error) {
+func (l *lineReader) search(ctx, until context.Context, db *sql.DB, q PageQuery, after hit) (out found, err error) {
 	f, o := q.Filter, orders[q.Order]
-	if f.Chain != "" || f.ID != "" || f.Correlates != "" || f.Orphans {
-		return x.listed(ctx, q, after)
-	}
-	db, lines := x.database(), &lineReader{dir: x.dir}
-	defer func() { lines.file.Close() }()
 	out.at = after.key
 	n, err := f.narrow(ctx, db)
 	if err != nil || n.none {
@@ -325,7 +324,7 @@ func (x *Index) search(ctx, until context.Context, q PageQuery, after hit) (out 
 			if err != nil {
 				return out, err
 			}
-			if h.record, err = lines.record(at); err != nil {
+			if h.record, err = l.record(at); err != nil {
 				return out, err
 			}
 			if h.record == nil {
@@ -391,12 +390,9 @@ type Located struct {
 // Locate returns the record with an envelope id. The error can be [ErrNotFound].
 func (s Set) Locate(ctx context.Context, id string) (at Located, err error) {
 	for i, x := range s {
-		err = x.retry(ctx, func() (err error) {
+		err = x.read(ctx, func(db *sql.DB, lines *lineReader) (err error) {
 			var n int64
-			lines := &lineReader{dir: x.dir}
-			defer func() { lines.file.Close() }()
 			f := Filter{ID: id}
-			db := x.database()
 			if err := f.places(ctx, db, func(row int64, p place) (bool, error) {
 				one, err := lines.record(p)
 				if err == nil && one != nil && one.ID == id {
@@ -419,39 +415,23 @@ func (s Set) Locate(ctx context.Context, id string) (at Located, err error) {
 	return at, fmt.Errorf("%.80q: %w", id, ErrNotFound)
 }
 
-// Show is [Index.Show] for the first index that has the message. It sets the Instance of the records.
-func (s Set) Show(ctx context.Context, id string) (g *Graph, err error) {
-	err = ErrNotFound
-	for _, x := range s {
-		if g, err = x.Show(ctx, id); errors.Is(err, ErrNotFound) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
-			r.Instance = x.instance
-		}
-		return g, nil
+// Show returns the record that was located, with its causes and effects.
+func (s Set) Show(ctx context.Context, at Located) (*Graph, error) {
+	g, err := s[at.Journal].Show(ctx, at.Record.ID)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
+		r.Instance = s[at.Journal].instance
+	}
+	return g, nil
 }
 
 // Values returns at most limit values that records have of context, kind, session, principal, server,
 // tool, team or reason.
 func (s Set) Values(ctx context.Context, name string, limit int) (out []string, err error) {
-	field := slices.Index(columns[:], name)
 	for _, x := range s {
-		err := x.retry(ctx, func() error {
-			var value string
-			for err := range sqlitedb.Rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ? AND value <> x'' ORDER BY value LIMIT ?", field, limit) {
-				if err != nil {
-					return err
-				}
-				out = append(out, value)
-			}
-			return nil
-		})
-		if err != nil {
+		if err := x.words(ctx, slices.Index(columns[:], name), limit, func(value string) { out = append(out, value) }); err != nil {
 			return nil, err
 		}
 	}
@@ -464,8 +444,8 @@ func (s Set) Values(ctx context.Context, name string, limit int) (out []string, 
 func (s Set) Extent(ctx context.Context) (records int64, first, last time.Time, err error) {
 	for _, x := range s {
 		var n, since, until sql.NullInt64
-		if err := x.retry(ctx, func() error {
-			return x.database().QueryRowContext(ctx, "SELECT sum(count), min(since), max(until) FROM block").Scan(&n, &since, &until)
+		if err := x.read(ctx, func(db *sql.DB, _ *lineReader) error {
+			return db.QueryRowContext(ctx, "SELECT sum(count), min(since), max(until) FROM block").Scan(&n, &since, &until)
 		}); err != nil {
 			return 0, first, last, err
 		}

@@ -43,7 +43,7 @@ func randomSet(t *testing.T, rng *rand.Rand, n int) (Set, []string) {
 // indexes returns the indexes of journals as they are now. The test closes them.
 func indexes(t *testing.T, dirs ...string) Set {
 	t.Helper()
-	s, err := openCurrent(t.Context(), dirs)
+	s, err := OpenCurrent(t.Context(), dirs)
 	if err != nil {
 		t.Fatal(err)
 	}

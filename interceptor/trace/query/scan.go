@@ -31,7 +31,7 @@ func Select(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, 
 // Scan reads every line and uses no index. Chain and Orphans have no effect.
 func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
-		return new(place).scan(ctx, dir, f, time.Time{}, place{}, yield)
+		return (&scanner{dir: dir, filter: f}).scan(ctx, yield)
 	})
 }
 
@@ -40,7 +40,7 @@ func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, er
 // was set back, it misses records that were written shortly before.
 func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
-		return new(place).scan(ctx, dir, f, f.Since, place{}, yield)
+		return (&scanner{dir: dir, filter: f, since: f.Since}).scan(ctx, yield)
 	})
 }
 
@@ -55,7 +55,8 @@ func Follow(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Recor
 		var sources []iter.Seq2[*trace.Record, error]
 		for _, dir := range dirs {
 			sources = append(sources, func(yield func(*trace.Record, error) bool) {
-				if err := follow(ctx, dir, f, func(r *trace.Record) bool { return yield(r, nil) }); err != nil {
+				reader := scanner{dir: dir, filter: f}
+				if err := reader.follow(ctx, func(r *trace.Record) bool { return yield(r, nil) }); err != nil {
 					yield(nil, err)
 				}
 			})
@@ -68,69 +69,75 @@ func Follow(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Recor
 	})
 }
 
-// follow yields the records of one journal, and nil each time it has read all that there are.
-func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) (err error) {
-	var at, last place
+// scanner yields the records of one journal that a filter selects.
+type scanner struct {
+	dir       string
+	filter    Filter
+	since     time.Time // it passes over the segments that are followed by one that begins before
+	at, after place     // it yields records behind both; at is the end of the last whole line that it read
+}
+
+// follow yields the records that there are and each new one, and nil each time it has read all.
+func (s *scanner) follow(ctx context.Context, yield func(*trace.Record) bool) (err error) {
 	more := true
 	each := func(r *trace.Record) bool { more = yield(r); return more }
-	if f.NoIndex {
-		err = at.scan(ctx, dir, f, time.Time{}, last, each)
-	} else {
-		at, last, err = indexed(ctx, dir, f, each)
+	if !s.filter.NoIndex {
+		err = s.indexed(ctx, each)
 	}
-	for err == nil && more && each(nil) {
-		err = at.scan(ctx, dir, f, time.Time{}, last, each)
+	for err == nil && more {
+		if err = s.scan(ctx, each); err == nil && more {
+			each(nil)
+		}
 	}
 	return err
 }
 
-// indexed yields the records that the index of a journal finds. It returns the places behind the last indexed line
-// and of the last record that it looked at.
-func indexed(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) (at, last place, err error) {
-	x, err := Open(ctx, dir)
+// indexed yields the records that the index finds. The scan goes on behind the last indexed line, and behind the
+// last record that was found.
+func (s *scanner) indexed(ctx context.Context, yield func(*trace.Record) bool) error {
+	x, err := Open(ctx, s.dir)
 	if err != nil {
-		return at, last, err
+		return err
 	}
 	defer x.Close()
 	if err := x.refresh(ctx, false); err != nil {
-		return at, last, err
+		return err
 	}
 	const end = "SELECT coalesce(max(first), 0), coalesce(size, 0) FROM segment" // SQLite takes size from the row with the greatest first
-	if err := x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start); err != nil {
-		return at, last, err
+	if err := x.database().QueryRowContext(ctx, end).Scan(&s.at.segment, &s.at.start); err != nil {
+		return err
 	}
-	last, err = x.matching(ctx, f, yield)
-	return at, last, err
+	s.after, err = x.matching(ctx, s.filter, yield)
+	return err
 }
 
-// scan yields the records that lie behind at and after, and moves at to the end of the last whole
-// line. It passes over the segments that are followed by one that begins before since.
-func (at *place) scan(ctx context.Context, dir string, f Filter, since time.Time, after place, yield func(*trace.Record) bool) error {
-	names, err := trace.Segments(dir)
+// scan reads the lines up to the end of the journal.
+func (s *scanner) scan(ctx context.Context, yield func(*trace.Record) bool) error {
+	names, err := trace.Segments(s.dir)
 	if err != nil {
 		return err
 	}
 	for i, name := range names {
 		segment := segmentSeq(name)
-		if segment < at.segment {
+		if segment < s.at.segment {
 			continue
 		}
-		if !since.IsZero() && i+1 < len(names) {
-			if next, err := trace.FirstRecord(filepath.Join(dir, names[i+1])); err == nil && next.Time().Before(since) {
+		if !s.since.IsZero() && i+1 < len(names) {
+			if next, err := trace.FirstRecord(filepath.Join(s.dir, names[i+1])); err == nil && next.Time().Before(s.since) {
 				continue
 			}
 		}
-		if segment > at.segment {
-			*at = place{segment: segment}
+		if segment > s.at.segment {
+			s.at = place{segment: segment}
 		}
-		err := trace.ReadLines(filepath.Join(dir, name), at.start, func(line []byte, start int64, whole bool) bool {
+		err := trace.ReadLines(filepath.Join(s.dir, name), s.at.start, func(line []byte, start int64, whole bool) bool {
 			if !whole || ctx.Err() != nil {
 				return false
 			}
 			p := place{segment, start, int64(len(line)) + 1}
-			at.start = start + p.size
+			s.at.start = start + p.size
 			r, _, err := trace.ParseLine(line)
-			return err != nil || p.compare(after) <= 0 || !f.Match(r) || yield(r)
+			return err != nil || p.compare(s.after) <= 0 || !s.filter.Match(r) || yield(r)
 		})
 		if errors.Is(err, fs.ErrNotExist) { // retention was quicker
 			err = nil

@@ -188,8 +188,8 @@ func (s Set) Sums(ctx context.Context, f SumFilter, by ...string) ([]SumRow, err
 	all := map[string]*SumRow{}
 	for _, x := range s {
 		var rows []SumRow
-		err := x.retry(ctx, func() (err error) {
-			rows, err = x.sums(ctx, by, query, args)
+		err := x.read(ctx, func(db *sql.DB, _ *lineReader) (err error) {
+			rows, err = sums(ctx, db, by, query, args)
 			return err
 		})
 		if err != nil {
@@ -265,8 +265,8 @@ func (f SumFilter) query(by []string) (query string, args []any, err error) {
 }
 
 // sums returns the rows of a query of [SumFilter.query].
-func (x *Index) sums(ctx context.Context, by []string, query string, args []any) (rows []SumRow, err error) {
-	var sums Sums
+func sums(ctx context.Context, db *sql.DB, by []string, query string, args []any) (rows []SumRow, err error) {
+	var of Sums
 	var start int64
 	names := make([]string, len(by))
 	var into []any
@@ -277,12 +277,12 @@ func (x *Index) sums(ctx context.Context, by []string, query string, args []any)
 			into = append(into, &names[i])
 		}
 	}
-	into = append(into, sums.fields()...)
-	for err := range sqlitedb.Rows(ctx, x.database(), into, query, args...) {
+	into = append(into, of.fields()...)
+	for err := range sqlitedb.Rows(ctx, db, into, query, args...) {
 		if err != nil {
 			return nil, err
 		}
-		row := SumRow{Sums: sums}
+		row := SumRow{Sums: of}
 		for i, name := range by {
 			if name == "hour" || name == "day" {
 				row.Start = time.Unix(start, 0).UTC()
