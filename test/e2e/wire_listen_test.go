@@ -27,6 +27,7 @@ func TestBrokenListenStreams(t *testing.T) {
 				"resources/list":           `{` + cached + `"resources":[{"uri":"mem://a","name":"a"}]}`,
 				"resources/templates/list": `{` + cached + `"resourceTemplates":[]}`,
 			})
+			p.listens = make(chan *heldListen, 100)
 			g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
 			c := g.unstarted("http", era)
 			// Its group has the connection that the gateway opens when it starts.
@@ -46,8 +47,8 @@ func TestBrokenListenStreams(t *testing.T) {
 				// A legacy host has a connection of its own beside the catalog's, and is told of
 				// list changes there.
 				held := map[mcpclient.Era]int{mcpclient.Legacy: 3, mcpclient.Modern: 2}[era]
-				var resource, lists heldListen
-				var all []heldListen
+				var resource, lists *heldListen
+				var all []*heldListen
 				for range held {
 					l := acknowledge(t, p)
 					all = append(all, l)
@@ -57,8 +58,8 @@ func TestBrokenListenStreams(t *testing.T) {
 						lists = l
 					}
 				}
-				if resource.p == nil || lists.p == nil {
-					t.Fatalf("foldgate listens for %v", all)
+				if resource == nil || lists == nil {
+					t.Fatalf("foldgate does not listen for both, but %d times for one", held)
 				}
 				// Rounds after the first begin with the notices of possible changes.
 				before, changes := heard.has("resources/updated"), heard.has("tools/list_changed")
@@ -90,39 +91,30 @@ func TestBrokenListenStreams(t *testing.T) {
 
 // heldListen is a subscriptions/listen that foldgate holds at a player.
 type heldListen struct {
-	p        *player
 	id, want string
+	stream   func(string)
 }
 
 // acknowledge takes the next subscriptions/listen.
-func acknowledge(t *testing.T, p *player) heldListen {
+func acknowledge(t *testing.T, p *player) *heldListen {
 	t.Helper()
 	select {
-	case raw := <-p.got:
-		m, err := mcpclient.Parse([]byte(raw))
-		if err != nil || m.Method != "subscriptions/listen" {
-			t.Fatalf("the upstream got %s, want subscriptions/listen", raw)
-		}
-		l := heldListen{p, string(m.ID), string(m.Params)}
+	case l := <-p.listens:
 		l.say("notifications/subscriptions/acknowledged", `"notifications":{},`)
 		return l
+	case raw := <-p.got:
+		t.Fatalf("the upstream got %s, want subscriptions/listen", raw)
 	case <-time.After(20 * time.Second):
 		t.Fatal("no subscriptions/listen within 20 s")
 	}
-	return heldListen{}
+	return nil
 }
 
-func (l heldListen) say(method, members string) {
-	l.stream()(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, members, l.id))
+func (l *heldListen) say(method, members string) {
+	l.stream(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, members, l.id))
 }
 
-func (l heldListen) hangUp() { l.stream()("") }
-
-func (l heldListen) stream() func(string) {
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
-	return l.p.answer[l.id]
-}
+func (l *heldListen) hangUp() { l.stream("") }
 
 // A legacy host is told that a modern server refuses its subscription.
 func TestRefusedSubscription(t *testing.T) {

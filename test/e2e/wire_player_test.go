@@ -25,6 +25,8 @@ type player struct {
 	t      *testing.T
 	config string // of the upstream, for foldgate.yaml
 	got    chan string
+	// listens, if set, gets what would reach got of subscriptions/listen: the ids of several connections may be the same.
+	listens chan *heldListen
 
 	// script, if set, answers requests before auto does; "" leaves them to it.
 	script func(m mcpclient.Message) (result string)
@@ -114,6 +116,8 @@ func (p *player) take(raw string, say, unasked func(string)) {
 	}
 	p.mu.Unlock()
 	switch {
+	case !known && p.listens != nil && m.Method == "subscriptions/listen":
+		p.listens <- &heldListen{string(m.ID), string(m.Params), say}
 	case !known:
 		p.got <- raw
 	case m.ID == nil:
