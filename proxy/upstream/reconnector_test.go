@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -55,6 +56,37 @@ func (l *lossy) Done() <-chan struct{} { return l.lost }
 func (*lossy) Err() error              { return conn.ErrClosed }
 func (l *lossy) lose()                 { l.end.Do(func() { close(l.lost) }) }
 func (l *lossy) Close() error          { l.closed.Store(true); l.lose(); return nil }
+
+// A server that can't be reached is logged once a minute for each cause, and not for each spelling of one.
+func TestFaultsAreLoggedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Server
+		warnings := func(causes ...string) (n int) {
+			for _, cause := range causes {
+				if s.levelOf(fmt.Errorf("initialize: %w", errors.New(cause))) == slog.LevelWarn {
+					n++
+				}
+			}
+			return n
+		}
+		if n := warnings("refused", "HTTP 401", "refused", "HTTP 401"); n != 2 {
+			t.Errorf("%d warnings of two causes, want 2", n)
+		}
+		for i := range 1000 {
+			if n := warnings(fmt.Sprint("died at ", i)); n != 0 && i > maxWarnings {
+				t.Fatalf("a warning for the text %d of a cause", i)
+			}
+		}
+		time.Sleep(repeatWarning + 1)
+		if n := warnings("refused", "refused"); n != 1 {
+			t.Errorf("%d warnings a minute later, want 1", n)
+		}
+		s.levelOf(nil)
+		if n := warnings("refused"); n != 1 {
+			t.Errorf("%d warnings after a success, want 1", n)
+		}
+	})
+}
 
 // A connection that was lost and replaced is closed, too: its child process may still run.
 func TestLostConnectionIsClosed(t *testing.T) {

@@ -187,10 +187,9 @@ type Server struct {
 	held map[*reconnector]struct{} // its connections
 	// viewers have a view of a connection of others.
 	viewers map[*Connections]struct{}
-	info    conn.Info // of the latest connection, or from the cache
-	fault   error     // of the last attempt to connect; nil if it succeeded
-	warned  time.Time // when the log got a fault
-	warning string    // the cause of that fault; "" if an attempt has succeeded since
+	info    conn.Info            // of the latest connection, or from the cache
+	fault   error                // of the last attempt to connect; nil if it succeeded
+	warned  map[string]time.Time // when the log got the causes of the last faults; empty if an attempt has succeeded since
 }
 
 // Group are hosts that share connections and lists: those of a principal that can do the same for
@@ -426,25 +425,34 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 	return c, nil
 }
 
-// repeatWarning is the time after which a server that still can't be reached is logged again.
-const repeatWarning = time.Minute
+// repeatWarning is the time after which a server that still can't be reached is logged again, maxWarnings
+// the number of different causes that are logged in that time. A cause may name a port or a time.
+const (
+	repeatWarning = time.Minute
+	maxWarnings   = 4
+)
 
 // levelOf returns the level at which the result of an attempt to connect is logged. Each scope of hosts makes attempts of its own, and the
 // log need not have the same cause of each. The caller holds mu.
 func (s *Server) levelOf(err error) slog.Level {
 	if err == nil {
-		s.warning = ""
+		s.warned = nil
 		return slog.LevelDebug
 	}
 	cause := err
 	for next := err; next != nil; next = errors.Unwrap(next) {
 		cause = next
 	}
-	if text := cause.Error(); text != s.warning || time.Since(s.warned) > repeatWarning {
-		s.warning, s.warned = text, time.Now()
-		return slog.LevelWarn
+	text := cause.Error()
+	maps.DeleteFunc(s.warned, func(_ string, at time.Time) bool { return time.Since(at) > repeatWarning })
+	if _, ok := s.warned[text]; ok || len(s.warned) == maxWarnings {
+		return slog.LevelDebug
 	}
-	return slog.LevelDebug
+	if s.warned == nil {
+		s.warned = map[string]time.Time{}
+	}
+	s.warned[text] = time.Now()
+	return slog.LevelWarn
 }
 
 // MayLogIn reports whether err is the lack of a login that a person can make at any time.
