@@ -59,6 +59,18 @@ func OpenLedger(path, store string) (*Ledger, error) {
 	return d, nil
 }
 
+// LedgerIsOf reports whether the ledger at path was last opened for a store. It opens none.
+func LedgerIsOf(path, store string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	head := make([]byte, slotSize)
+	n, _ := io.ReadFull(f, head) // what is cut off is of no store
+	return bytes.HasSuffix(bytes.TrimRight(head[:n], "\x00"), []byte("\n"+store))
+}
+
 func (d *Ledger) read(store string) error {
 	raw, err := io.ReadAll(io.LimitReader(d.file, slotSize*(maxSlots+1)))
 	if err != nil {

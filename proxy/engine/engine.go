@@ -191,8 +191,7 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 		}
 	}
 	if e.reserves == nil {
-		store := sha256.Sum256([]byte(string(e.Start.Store.URL) + "\x00" + e.Start.Store.Prefix))
-		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile), hex.EncodeToString(store[:])); err != nil {
+		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile), storeName(&e.Start)); err != nil {
 			return nil, fmt.Errorf("state_dir: %w", writable(err))
 		}
 	}
@@ -209,14 +208,22 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return e.Config().ShownName(server, tool) }, Stateless: wire.VersionModern}, nil
 }
 
+// storeName names the store of the limits of a configuration in ledgers.
+func storeName(c *config.Config) string {
+	sum := sha256.Sum256([]byte(string(c.Store.URL) + "\x00" + c.Store.Prefix))
+	return hex.EncodeToString(sum[:])
+}
+
 // OpenLimitStore opens the store in which the limits of a configuration count. The log gets a warning
 // if the counts of an earlier start are lost.
 func OpenLimitStore(c config.Config, log *slog.Logger) (limits.Store, error) {
 	if c.Store.URL != "" {
 		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
 	}
-	file := filepath.Join(c.StatePath(), "budgets.db")
-	warnLost(log, file, filepath.Join(c.StatePath(), ReservesFile), "counts of limits", `run "foldgate budgets rebuild"`)
+	file, reserves := filepath.Join(c.StatePath(), "budgets.db"), filepath.Join(c.StatePath(), ReservesFile)
+	if limits.LedgerIsOf(reserves, storeName(&c)) { // with Redis, foldgate makes no such database
+		warnLost(log, file, reserves, "counts of limits", `run "foldgate budgets rebuild"`)
+	}
 	store, err := limits.OpenSQLite(file, log)
 	if err != nil {
 		err = fmt.Errorf("state_dir: %w", err)

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -53,5 +55,28 @@ func TestServerWaitsForJournal(t *testing.T) {
 func TestWritableNamesRemedy(t *testing.T) {
 	if err := writable(&os.PathError{Op: "mkdir", Path: "/x", Err: os.ErrPermission}); !strings.Contains(err.Error(), "set another") {
 		t.Errorf("a state directory of somebody else's: %v", err)
+	}
+}
+
+// The counts of limits are missed if they were in the state directory, not if they were in Redis.
+func TestCountsAreLostWhereTheyWere(t *testing.T) {
+	for url, want := range map[config.Secret]bool{"": true, "redis://localhost": false} {
+		cfg := config.Default()
+		cfg.StateDir, cfg.Store.URL = t.TempDir(), url
+		ledger, err := limits.OpenLedger(filepath.Join(cfg.StatePath(), ReservesFile), storeName(&cfg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ledger.Close()
+		var log strings.Builder
+		cfg.Store.URL = ""
+		store, err := OpenLimitStore(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Close()
+		if got := strings.Contains(log.String(), "is gone or empty"); got != want {
+			t.Errorf("with counts that were at %q: a warning %t, want %t", url, got, want)
+		}
 	}
 }
