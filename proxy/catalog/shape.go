@@ -62,6 +62,9 @@ var (
 	}
 )
 
+// otherValue is the fault of a value of the right type that the protocol does not know.
+const otherValue = " has another value"
+
 func oneOf(words ...string) *shape {
 	return &shape{kind: rawjson.String, allows: func(raw []byte) bool { return slices.Contains(words, rawjson.Unquote(raw)) }}
 }
@@ -100,7 +103,7 @@ func (s *shape) fit(v []byte) (out []byte, fault string) {
 	case kind != s.kind:
 		return v, " is of another type"
 	case s.allows != nil && !s.allows(v):
-		return v, " has another value"
+		return v, otherValue
 	case s.members != nil || s.each != nil && kind == rawjson.Object:
 		return s.fitMembers(v)
 	case s.each != nil:
@@ -132,6 +135,10 @@ func (s *shape) fitMembers(v []byte) (out []byte, fault string) {
 				continue
 			}
 			now, fault := part.fit(m.Value)
+			if strings.HasSuffix(fault, otherValue) && !slices.Contains(s.needs, name) {
+				changed = true
+				continue
+			}
 			if fault != "" {
 				return v, "." + name + fault
 			}
