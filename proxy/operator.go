@@ -42,13 +42,34 @@ func shown(b folding.Branch) control.Branch {
 }
 
 // Budgets implements [control.Gateway].
-func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
-	l := g.Limits()
-	if l == nil {
+func (g operator) Budgets(ctx context.Context, limit string) ([]control.Budget, error) {
+	st := g.settings.Load()
+	if err := hasLimit(st, limit); limit != "" && err != nil {
+		return nil, err
+	}
+	if st.Limits == nil {
 		return nil, errNoLimits
 	}
-	states, err := l.All(ctx)
+	states, err := st.Limits.All(ctx)
+	if limit != "" {
+		states = slices.DeleteFunc(states, func(s limits.State) bool { return s.Limit != limit })
+	}
 	return append([]control.Budget{}, states...), err
+}
+
+// hasLimit returns an error if there is no limit of a name.
+func hasLimit(st *settings, name string) error {
+	if st.Limits == nil {
+		return errNoLimits
+	}
+	var names []string
+	for _, l := range st.Config.Budgets.Limits {
+		names = append(names, l.Name)
+	}
+	if !slices.Contains(names, name) {
+		return fmt.Errorf("there is no limit %q: use one of %s", name, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 var errNoLimits = errors.New("the configuration has no limits: write some under budgets.limits")
@@ -59,15 +80,8 @@ const maxResets = 1000
 // ResetBudget implements [control.Gateway].
 func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
 	st := g.settings.Load()
-	if st.Limits == nil {
-		return 0, errNoLimits
-	}
-	var names []string
-	for _, l := range st.Config.Budgets.Limits {
-		names = append(names, l.Name)
-	}
-	if !slices.Contains(names, limit) {
-		return 0, fmt.Errorf("there is no limit %q: use one of %s", limit, strings.Join(names, ", "))
+	if err := hasLimit(st, limit); err != nil {
+		return 0, err
 	}
 	before, err := st.Limits.All(ctx)
 	if err != nil {

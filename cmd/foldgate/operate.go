@@ -126,13 +126,13 @@ with use in its window. Gateways with one store count together.`,
 		Example: "  foldgate budgets\n  foldgate budgets --subject data-7\n  foldgate budgets --limit main --json",
 		Args:    cobra.NoArgs,
 		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
-			states, err := found[0].Budgets(cmd.Context()) // all use one store
+			states, err := found[0].Budgets(cmd.Context(), limit) // all use one store
 			if err != nil {
 				return err
 			}
 			states = slices.DeleteFunc(states, func(s control.Budget) bool {
 				of := subjectOf(s)
-				return limit != "" && s.Limit != limit || subject != "" && of != subject && !strings.HasSuffix(of, " "+subject)
+				return subject != "" && of != subject && !strings.HasSuffix(of, " "+subject)
 			})
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), append([]control.Budget{}, states...))

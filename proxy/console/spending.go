@@ -100,7 +100,7 @@ func (c *Console) budgets(r *request) error {
 // limits returns what the limits have left, from a gateway that runs, else from their store.
 func (c *Console) limits(ctx context.Context) (all []control.Budget, where string, err error) {
 	if found := c.gateways(ctx); len(found) > 0 {
-		all, err = found[0].Budgets(ctx)
+		all, err = found[0].Budgets(ctx, "")
 		return all, "gateway", err
 	}
 	if c.o.Budgets == nil {

@@ -78,8 +78,8 @@ func (c *Client) EndBranch(ctx context.Context, id, reason string) (Branch, erro
 }
 
 // Budgets is [Gateway.Budgets].
-func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
-	out, err := ask[map[string][]Budget](ctx, c, http.MethodGet, "budgets")
+func (c *Client) Budgets(ctx context.Context, limit string) ([]Budget, error) {
+	out, err := ask[map[string][]Budget](ctx, c, http.MethodGet, "budgets"+with("limit", limit))
 	return out["budgets"], err
 }
 

@@ -4,7 +4,7 @@
 //
 //	GET    /v1/branches          {"branches":[Branch, …]}
 //	DELETE /v1/branches/{id}     Branch; ?reason= is for the trace
-//	GET    /v1/budgets           {"budgets":[Budget, …]}
+//	GET    /v1/budgets           {"budgets":[Budget, …]}; ?limit= names one limit
 //	DELETE /v1/budgets/{limit}   {"reset":2}; ?subject= names one subject
 //	POST   /v1/read              {}; the trace records that somebody reads ?record= or ?export= of it
 //	POST   /v1/reload            Reloaded
@@ -41,8 +41,8 @@ type Gateway interface {
 	OpenBranches() []Branch
 	// EndBranch ends a branch by force, for a reason that the trace has.
 	EndBranch(ctx context.Context, id, reason string) (Branch, error)
-	// Budgets returns what the limits have left, for each subject with use in its window.
-	Budgets(ctx context.Context) ([]Budget, error)
+	// Budgets returns what a limit or, with "", all limits have left, for each subject with use in its window.
+	Budgets(ctx context.Context, limit string) ([]Budget, error)
 	// ResetBudget sets the use of a limit to 0, by one subject or, with "", by all. It returns how many
 	// there were.
 	ResetBudget(ctx context.Context, limit, subject string) (int, error)
@@ -199,8 +199,11 @@ func Handler(g Gateway) http.Handler {
 		return g.EndBranch(r.Context(), r.PathValue("id"), r.FormValue("reason"))
 	})
 	handle("GET /v1/budgets", func(r *http.Request) (any, error) {
-		all, err := g.Budgets(r.Context())
-		return map[string][]Budget{"budgets": all}, cmp.Or(checkQuery(r, ""), err)
+		if err := checkQuery(r, "limit"); err != nil {
+			return nil, err
+		}
+		all, err := g.Budgets(r.Context(), r.FormValue("limit"))
+		return map[string][]Budget{"budgets": all}, err
 	})
 	handle("DELETE /v1/budgets/{limit}", func(r *http.Request) (any, error) {
 		if err := checkQuery(r, "subject"); err != nil {

@@ -70,7 +70,7 @@ func TestInterruptedErasure(t *testing.T) {
 	}
 }
 
-// counts is a gateway that says of whom it resets limits and which branches it ends.
+// counts is a gateway that says of whom it shows and resets limits, and which branches it ends.
 type counts struct {
 	Gateway
 	did []string
@@ -84,6 +84,11 @@ func (c *counts) ResetBudget(_ context.Context, limit, subject string) (int, err
 func (c *counts) EndBranch(_ context.Context, id, reason string) (Branch, error) {
 	c.did = append(c.did, id+": "+reason)
 	return Branch{}, nil
+}
+
+func (c *counts) Budgets(_ context.Context, limit string) ([]Budget, error) {
+	c.did = append(c.did, "shows "+limit)
+	return nil, nil
 }
 
 func (c *counts) OpenBranches() []Branch { return nil }
@@ -102,6 +107,8 @@ func TestQueries(t *testing.T) {
 		"DELETE /v1/branches/br_1?reason=wrong":          "br_1: wrong",
 		"DELETE /v1/branches/br_1?subject=alice":         "",
 		"GET /v1/branches?principal=alice":               "",
+		"GET /v1/budgets?limit=day":                      "shows day",
+		"GET /v1/budgets?limit=":                         "",
 	} {
 		c := &counts{}
 		method, path, _ := strings.Cut(target, " ")

@@ -261,7 +261,7 @@ func TestOperatorAndLimits(t *testing.T) {
 		want string // the limits and subjects, else the message
 	}{
 		{nil, 0, "some alice|some bob|many all|own " + alice.Session()}, {[]string{"--limit", "some"}, 0, "some alice|some bob"}, {[]string{"--subject", "alice"}, 0, "some alice"}, {[]string{"--subject", "all"}, 0, "many all"}, {[]string{"--subject", "alice", "--limit", "many"}, 0, `No limit "many" has been used by "alice" in its window.`},
-		{[]string{"--limit", "few"}, 0, `No limit "few" has been used in its window.`}, {[]string{"--subject", ""}, 2, "--subject: is empty"}, {[]string{"--subject", alice.Session()}, 0, "own " + alice.Session()}, {[]string{"--limit", "few", "--json"}, 0, "[]"},
+		{[]string{"--limit", "few"}, 1, `there is no limit "few": use one of some, many`}, {[]string{"--subject", ""}, 2, "--subject: is empty"}, {[]string{"--subject", alice.Session()}, 0, "own " + alice.Session()}, {[]string{"--limit", "few", "--json"}, 1, `no limit "few"`}, {[]string{"--limit", "many", "--subject", "eve", "--json"}, 0, "[]"},
 	} {
 		out, code := g.operate(append([]string{"budgets"}, tt.args...)...)
 		var rows []string
