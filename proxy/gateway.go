@@ -101,8 +101,15 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		g.every(sweepEvery, func() { g.Workflows.Sweep(g.lifetime) })
 	}
 	again := false // after a change the lists are judged twice: one may have been on its way meanwhile
+	told := ""
 	g.every(watchEvery, func() {
-		changed, events := g.pins.Refresh()
+		changed, events, err := g.pins.Refresh()
+		if err == nil {
+			told = ""
+		} else if err.Error() != told {
+			told = err.Error()
+			g.Log.Error("what was approved before holds", "err", err)
+		}
 		if changed || again {
 			g.router.Repin(events)
 		}

@@ -364,23 +364,27 @@ func (f *file) owner(of string) func(tool string) string {
 	}
 }
 
-// Refresh reads the file again if another process has changed it. events are the approvals since.
-func (s *Store) Refresh() (changed bool, events []Event) {
+// Refresh reads the file again if another process has changed it. events are the approvals since. If the file
+// can't be read any more, what was read before holds; err says why.
+func (s *Store) Refresh() (changed bool, events []Event, err error) {
 	info, _ := os.Stat(s.file)
 	s.mu.Lock()
 	same := s.current != nil && atomicfile.Unchanged(info, s.info)
 	s.mu.Unlock()
 	if !same {
-		_, _ = s.read() // if it can't be read, what was read before holds
+		_, err = s.read()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.current == nil { // it was never read
+		err = nil
+	}
 	before := s.seen
 	if s.current == before {
-		return false, nil
+		return false, nil, err
 	}
 	if s.seen = s.current; before == nil {
-		return true, nil
+		return true, nil, err
 	}
 	for name, sv := range s.current.Servers {
 		for key, p := range sv.Pins {
@@ -396,7 +400,7 @@ func (s *Store) Refresh() (changed bool, events []Event) {
 			}
 		}
 	}
-	return true, events
+	return true, events, err
 }
 
 // read reads the file. It returns the whole and keeps it without the texts, if nothing was kept meanwhile.

@@ -233,8 +233,8 @@ func TestConcurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	each(func(i int, s *Store) {
-		changed, events := s.Refresh()
-		if again, _ := s.Refresh(); i > 0 && (!changed || len(events) != len(fresh)) || again {
+		changed, events, _ := s.Refresh()
+		if again, _, _ := s.Refresh(); i > 0 && (!changed || len(events) != len(fresh)) || again {
 			t.Errorf("store %d: changed %v, %d events, want %d; again %v", i, changed, len(events), len(fresh), again)
 		}
 	})
@@ -289,6 +289,9 @@ func TestDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := Open(dir, plainClean)
+		if _, _, err := s.Refresh(); err != nil {
+			t.Errorf("%q: nobody needed the file, and Refresh says %v", text, err)
+		}
 		held, events, err := s.Look(context.Background(), fixed, Tool, tools(`{"name":"a"}`), true)
 		if err == nil || !strings.Contains(err.Error(), "restore it, or remove it") || held["a"] != New || len(events) != 1 {
 			t.Errorf("%q: %v, %v, %v", text, held, events, err)
@@ -307,6 +310,12 @@ func TestDamaged(t *testing.T) {
 		}
 		if held, _ := look(t, s, fixed, `{"name":"a"}`); held != nil {
 			t.Errorf("%q: after its removal %v is held", text, held)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Refresh(); err == nil || s.State(fixed, Tool, "a") != Approved {
+			t.Errorf("%q: damaged after it was read: %v, a is %s", text, err, s.State(fixed, Tool, "a"))
 		}
 	}
 }

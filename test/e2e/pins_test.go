@@ -339,4 +339,9 @@ func TestPinsOfSeveralGateways(t *testing.T) {
 	}
 	g.output("pins", "approve", "fake", "pay")
 	until(t, "all see the tool again", func() bool { return slices.Equal(lists(), []string{"true <nil>"}) })
+	write(t, filepath.Join(g.dir, "state", "pins.json"), "{")
+	until(t, "all tell that the file is damaged", func() bool { return strings.Count(g.log.String(), "what was approved before holds") == n })
+	if seen := lists(); !slices.Equal(seen, []string{"true <nil>"}) {
+		t.Errorf("with a damaged file the tool is seen: %v", seen)
+	}
 }
