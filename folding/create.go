@@ -281,7 +281,7 @@ func lastMinute(made []creation, now time.Time) []creation {
 func (m *Manager) nextEnd(now time.Time, counts func(*branch) bool) time.Duration {
 	var wait time.Duration
 	for _, b := range m.live {
-		if left := b.ExpiresAt.Sub(now); counts(b) && (wait == 0 || left < wait) {
+		if left := min(b.ExpiresAt.Sub(now), b.until-time.Since(m.began)); counts(b) && (wait == 0 || left < wait) {
 			wait = left
 		}
 	}

@@ -132,9 +132,17 @@ func TestTimeoutWhileTheClockIsSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Int64
 		opts := folding.Options{Repository: folding.NewMemory(), Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }}
-		first, _ := open(t, roomy(), opts)
+		cfg := roomy()
+		cfg.MaxConcurrentPerSession = 3
+		first, _ := open(t, cfg, opts)
 		long, short := create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 120}), create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 60})
+		create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 1})
 		back.Add(int64(2 * time.Hour))
+		_, err := first.Create(ctx, alice, folding.CreateRequest{Description: "d"})
+		if wantErr(t, "a fourth branch", err, folding.ErrTooManyBranches); folding.RetryAfter(err) > time.Second {
+			t.Errorf("a branch of 1 s makes room in %v", folding.RetryAfter(err))
+		}
+		time.Sleep(time.Second)
 		later := create(t, first, alice, folding.CreateRequest{TimeoutSeconds: 30})
 		call := begin(t, first, short.ID)
 		<-call.Done()
