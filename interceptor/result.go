@@ -62,6 +62,12 @@ func (r *Result) opaque() bool {
 	return kind != "" && kind != "complete" && kind != "task" && len(kind) <= freeBytes && !has(r.Body, "content") && !has(r.Body, "structuredContent")
 }
 
+// state returns what the host must give back to the server as it is, nil if the result asks for no input.
+func (r *Result) state() []byte {
+	state, _ := rawjson.Get(r.Body, "requestState")
+	return state
+}
+
 func has(body []byte, name string) bool { _, ok := rawjson.Get(body, name); return ok }
 
 // Text returns the text of a tool's result that a model reads. structured is the structured

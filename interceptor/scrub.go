@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,12 @@ func Scrub(b *Boundary) Middleware {
 			case m.Verdict == Passed:
 				return res, nil
 			}
-			return res.with(m.Body, m.Extra), nil
+			clean := res.with(m.Body, m.Extra)
+			if !fromUpstream && !bytes.Equal(clean.state(), res.state()) {
+				return nil, &Refusal{Reason: trace.ReasonUnsafe, Code: "secret_in_state", Status: 403, Message: fmt.Sprintf(
+					"%s asks for input, and its requestState contains what looks like a secret. foldgate removes it, and without it the server can't go on. If the host may see it, set scrub: {results: off} for that server", c.serverName())}
+			}
+			return clean, nil
 		}
 	}
 }

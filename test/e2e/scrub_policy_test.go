@@ -74,6 +74,15 @@ func TestScrubPolicyOfOneUpstream(t *testing.T) {
 			t.Errorf("%s: host sees the secret: %t, want %t", name, got, want)
 		}
 	}
+	// Without its state a server that asks for input could not go on.
+	asks := `{"result":{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}},"requestState":"` + secret + `"}}`
+	modern := g.connect(ctx, "stdio", mcpclient.Modern)
+	modern.Capabilities = `{"elicitation":{"form":{}}}`
+	for name, want := range map[string]string{"open": `"requestState":"` + secret, "shut": "secret_in_state"} {
+		if m := tool(t, modern, ctx, name+"__raw", asks); !strings.Contains(string(m.Result), want) {
+			t.Errorf("%s asks for input: %s%s, want %s", name, m.Result, m.Error, want)
+		}
+	}
 }
 
 // A secret that the host may see by policy is not stored: neither in the trace, nor with folded
