@@ -165,6 +165,12 @@ func TestConfigFaults(t *testing.T) {
 		{"impossible value", "folding:\n  max_depth: 9\n", []wanted{{"folding.max_depth", 2, "9 is not between"}}},
 		{"unknown encoding", "budget: {encoding: o300k}\n", []wanted{{"budget.encoding", 1, "o200k_base"}}},
 		{"malformed", "upstreams: [\n", []wanted{{"", 0, ""}}},
+		{"UTF-16", "\xff\xfel\x00i\x00", []wanted{{"syntax", 0, "is not UTF-8"}}},
+		{"tab as a key", "\tlisten: x\n", []wanted{{"syntax", 1, "indent with spaces"}}},
+		{"text in a text", "listen: a: b\n", []wanted{{"syntax", 1, "not allowed in this context: correct the indentation"}}},
+		{"reserved character", "upstreams:\n  a: {command: [@x/y]}\n", []wanted{{"syntax", 2, "into quotes"}}},
+		{"alias by mistake", "principals:\n  a: {token: *SECRET}\n", []wanted{{"principals.a.token", 2, "begins with * into quotes"}}},
+		{"tagged boolean", "folding: {inject_memories: !!bool SECRET}\n", []wanted{{"folding.inject_memories", 1, "must be true or false"}}},
 		{"two faults at once", "trace: {payload: full, sync: now}\n", []wanted{{"trace.payload", 1, ""}, {"trace.sync", 1, ""}}},
 		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []wanted{{"upstreams.a.tools.deny", 2, "not a valid glob"}}},
 	}

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -189,6 +190,9 @@ func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 	c = Default()
 	// Editors of Windows write a byte order mark.
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if !utf8.Valid(data) {
+		return c, []Fault{{Key: "syntax", Msg: "is not UTF-8: save the file in this encoding"}}
+	}
 	defer func() { // the YAML library panics on some malformed files
 		if p := recover(); p != nil {
 			faults = []Fault{{Key: "syntax", Msg: fmt.Sprintf("malformed YAML: %v", p)}}
@@ -204,7 +208,7 @@ func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 		switch {
 		case doc.Body == nil:
 		case body != nil:
-			return c, []Fault{{Key: "file", Line: line(doc.Body), Msg: "holds more than one YAML document"}}
+			return c, []Fault{{Key: "file", Line: line(doc.Body), Msg: "holds more than one YAML document: remove the line --- between them, or the second one"}}
 		default:
 			body = doc.Body
 		}
@@ -522,10 +526,18 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 		switch {
 		case strings.Contains(f.Msg, "already defined"):
 			f.Key, f.Msg = e.Token.Value, f.Msg+": remove one of the two"
-		case strings.Contains(f.Msg, "character '\t'"):
+		case strings.Contains(f.Msg, "character '\t'"), strings.Contains(f.Msg, "tab character"):
 			f.Msg = "has a tab: indent with spaces"
+		case strings.HasPrefix(f.Msg, "could not find alias"): // it quotes the value
+			f.Msg = "is read as an alias: put a text that begins with * into quotes"
+		case strings.HasPrefix(f.Msg, "cannot convert"): // it quotes the value
+			f.Msg = "must be true or false"
+		case strings.HasSuffix(f.Msg, "is a reserved character"):
+			f.Msg += ": put the text that begins with it into quotes"
 		case strings.HasSuffix(f.Msg, "must be specified") && bareVariable(e.Token):
 			f.Msg += ": inside of { } and [ ] a variable needs quotes, as in {token: \"${TOKEN}\"}"
+		default:
+			f.Msg += ": correct the indentation, the brackets or the quotes, here or in the line before"
 		}
 	}
 	return f, at.drop
