@@ -185,6 +185,23 @@ func TestStartsAreShared(t *testing.T) {
 	})
 }
 
+// The fault of a server that does not answer tells whether it had more time than connect_seconds.
+func TestNoAnswer(t *testing.T) {
+	for patience, want := range map[time.Duration]string{time.Second: "within 30s (connect_seconds)", time.Minute: "within 1m0s (more than connect_seconds)"} {
+		synctest.Test(t, func(t *testing.T) {
+			s, up := set(t, func(ctx context.Context) (conn.Conn, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			})
+			s.Patience(patience)
+			if _, err := up.Connection(t.Context(), Scope{}); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), want) {
+				t.Errorf("Connection returns %v, want %q", err, want)
+			}
+			s.Close()
+		})
+	}
+}
+
 // resting is a connection that no call uses.
 type resting struct {
 	*lossy

@@ -393,11 +393,14 @@ func (t *Set) awaitStart(lifetime context.Context) (done func()) {
 // dial opens one connection and notes what s says of itself, or the fault.
 func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, login *auth.Login) (conn.Conn, error) {
 	lifetime := cs.lifetime
-	timeout := max(cmp.Or(time.Duration(s.Config.ConnectSeconds)*time.Second, defaultConnect), time.Duration(s.set.patience.Load()))
+	timeout, limit := cmp.Or(time.Duration(s.Config.ConnectSeconds)*time.Second, defaultConnect), "connect_seconds"
+	if least := time.Duration(s.set.patience.Load()); least > timeout {
+		timeout, limit = least, "more than connect_seconds"
+	}
 	if s.Network() == "pipe" {
 		defer s.set.awaitStart(lifetime)()
 	}
-	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("%w within %s (connect_seconds)", ErrNoAnswer, timeout))
+	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("%w within %s (%s)", ErrNoAnswer, timeout, limit))
 	defer cancel()
 	s.mu.Lock()
 	slow := errors.Is(s.fault, ErrNoAnswer)
