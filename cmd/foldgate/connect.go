@@ -190,8 +190,12 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 		return hosts.Server{}, usageError{errors.New("--token-variable is not the name of an environment variable, such as FOLDGATE_TOKEN; the token itself does not belong in the host's file")}
 	}
 	if f.url != "" {
-		if u, err := url.Parse(f.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		u, err := url.Parse(f.url)
+		switch {
+		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 			return hosts.Server{}, usageError{fmt.Errorf("--url: %.200q is not an http or https address, such as http://127.0.0.1:8787/mcp", f.url)}
+		case u.Path == "":
+			return hosts.Server{}, usageError{fmt.Errorf("--url: %.200q has no path: a gateway answers at /mcp, such as %s://%s/mcp", f.url, u.Scheme, u.Host)}
 		}
 		return hosts.Server{URL: f.url, TokenVariable: f.token}, nil
 	}

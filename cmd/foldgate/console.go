@@ -142,7 +142,7 @@ func serveConsole(ctx context.Context, c *console.Console, listen string, secure
 		return fmt.Errorf("listening on %s: another program has this port: choose another with --listen", listen)
 	}
 	if err != nil {
-		return fmt.Errorf("listening on %s: %w", listen, err)
+		return fmt.Errorf("listening on %s: %w; choose an address of this machine, and a port that you may use", listen, err)
 	}
 	if secure != nil {
 		ln = tls.NewListener(ln, secure)

@@ -140,11 +140,15 @@ func (d *doctor) examine(ctx context.Context) {
 		d.replicas(ctx)
 		d.listen(ctx)
 	}
-	d.state(ctx)
+	var newest time.Time
+	if d.cfg.Dir != "" { // else the file is unread, and the state directory unknown
+		d.state(ctx)
+		newest = d.recent(ctx)
+	}
 	for _, file := range d.logs {
 		d.log(file)
 	}
-	d.clock(ctx, usable, d.recent(ctx))
+	d.clock(ctx, usable, newest)
 }
 
 // configuration reads the configuration, and reports whether a gateway could use it.
@@ -315,15 +319,21 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
-// answers returns why no foldgate answers at the origin of a URL.
+// answers returns why no foldgate answers at a URL.
 func answers(ctx context.Context, at string) error {
 	u, err := url.Parse(at)
 	if err != nil {
 		return errors.New("that is no URL")
 	}
 	resp, err := request(ctx, http.MethodGet, u.Scheme+"://"+u.Host+"/healthz")
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode != http.StatusOK:
+		return errors.New(resp.Status)
+	}
+	if resp, err = request(ctx, http.MethodOptions, at); err == nil && resp.StatusCode == http.StatusNotFound {
+		return errors.New(resp.Status + "; the path of its address is /mcp")
 	}
 	return err
 }
@@ -506,9 +516,12 @@ func (d *doctor) listen(ctx context.Context) {
 		return
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		d.add(levelFault, "listen", "stop it, or choose another port", "another program has %s, and no gateway runs on %s", at, dir)
-	} else if err == nil {
+	case err != nil:
+		d.add(levelFault, "listen", "correct listen, or run foldgate as a user who may use the port", "%s can't be used: %v", at, err)
+	default:
 		_ = l.Close()
 	}
 }

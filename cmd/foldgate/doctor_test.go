@@ -149,6 +149,13 @@ var ailments = []struct {
 	{"host's file broken", func(p *patient) { p.write(p.claude, `{"mcpServers": {`) }, levelFault, "host", `Claude Code: .*.claude.json: `, `correct the file`},
 	{"host calls nobody", func(p *patient) { p.connect(`{"type": "http", "url": "http://127.0.0.1:1/mcp"}`) }, levelFault, "host", `calls http://127.0.0.1:1/mcp, where no foldgate answers: .*refused`, `foldgate run --config .*gate.yaml starts the gateway`},
 	{"host calls another server", func(p *patient) { p.connect(`{"type": "http", "url": "` + p.refuse(404) + `/mcp"}`) }, levelFault, "host", `where no foldgate answers: 404`, `foldgate run`},
+	{"host calls another path", func(p *patient) {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+		srv := httptest.NewServer(mux)
+		p.t.Cleanup(srv.Close)
+		p.connect(`{"type": "http", "url": "` + srv.URL + `"}`)
+	}, levelFault, "host", `where no foldgate answers: 404 Not Found; the path of its address is /mcp`, `foldgate connect claude-code`},
 	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:18787") }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:18787, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
 	{"host starts an address by a flag", func(p *patient) {
 		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--listen", "127.0.0.1:8787"]}`)
@@ -232,6 +239,10 @@ var ailments = []struct {
 		p.configure("listen: " + strings.TrimPrefix(p.refuse(404), "http://"))
 		p.write(p.claude, "{}")
 	}, levelFault, "listen", `^another program has 127.0.0.1:\d+, and no gateway runs on .*/state$`, `choose another port`},
+	{"address of another machine", func(p *patient) {
+		p.configure("listen: 192.0.2.1:8787\nprincipals: {a: {token: 0123456789abcdef}}")
+		p.connect(`{"command": "` + p.foldgate + `", "args": ["run"]}`)
+	}, levelFault, "listen", `^192.0.2.1:8787 can't be used: .*assign`, `correct listen`},
 	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `the definitions of 6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
 
 	{"store away", func(p *patient) {
@@ -355,6 +366,9 @@ func TestDoctor(t *testing.T) {
 					found = true
 				} else if f.Level == levelFault && f.Topic != "upstream" && f.Topic != "disk" { // a program that is no server is no upstream either
 					t.Errorf("another fault: %+v", f)
+				}
+				if strings.TrimSpace(f.Text) != f.Text {
+					t.Errorf("a finding about nothing: %+v", f)
 				}
 				if (f.Level != levelOK) != (f.Remedy != "") {
 					t.Errorf("a fault without a remedy, or the reverse: %+v", f)

@@ -181,7 +181,7 @@ func checkArgs(cmd *cobra.Command) {
 				switch {
 				case len(got) == 0:
 					err = missingArgument(cmd)
-				case cmd.HasParent() && isConfiguration(got[0]):
+				case cmd.HasParent() && isConfiguration(got[0]) && args(cmd, got[:1]) != nil:
 					err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), got[0])
 				case !cmd.HasSubCommands() && cmd.Name() != "help": // they check only how many there are
 					n := len(got) - 1

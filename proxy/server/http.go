@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,10 +114,14 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // its sockets take no filter, which TurnAway needs
 	ln, err := lc.Listen(ctx, "tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listening on %s: another program has this port: stop it, or choose another port", addr)
-	}
-	if err != nil {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("listening on %s: this machine has no such address: correct it, or use 0.0.0.0 for all that it has", addr)
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("listening on %s: permission denied: choose a port of 1024 or more, or give foldgate the right to this one", addr)
+	case err != nil:
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
 	return coalescingListener{ln}, nil
