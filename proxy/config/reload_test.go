@@ -54,6 +54,14 @@ func TestOverEveryKey(t *testing.T) {
 			t.Errorf("docs/operations.md does not say that %s needs a restart", key)
 		}
 	}
+	_, table, _ := strings.Cut(string(page), "## Changing the configuration")
+	table, _, _ = strings.Cut(table, "## ")
+	for _, key := range seen {
+		top, _, _ := strings.Cut(key, ".")
+		if !strings.Contains(table, "`"+key+"`") && !strings.Contains(table, "`"+top+"`") && top != "upstreams" && top != "principals" {
+			t.Errorf("docs/operations.md does not say what a reload of %s does", key)
+		}
+	}
 }
 
 // set gives v a value that no default has.
