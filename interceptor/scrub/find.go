@@ -47,7 +47,7 @@ func (x *examination) secrets(text string) ([]hit, pairs, error) {
 	apart, err := x.pairs(text, hits)
 	var room [1]mark
 	return slices.DeleteFunc(hits, func(h hit) bool {
-		return len(h.mark(room[:0], text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h))
+		return len(h.mark(room[:0], text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h) || isNamedPublic(text, &h))
 	}), apart, err
 }
 

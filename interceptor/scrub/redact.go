@@ -273,6 +273,35 @@ func isName(text string, h *hit) bool {
 	return true
 }
 
+// What the names of values end with that are no secrets, and those of hashes: in small letters, without signs.
+var (
+	publicNames = []string{"nexttoken", "pagetoken", "continuationtoken", "startingtoken", "skiptoken", "deltatoken", "markertoken", "nextsynctoken",
+		"nextforwardtoken", "nextbackwardtoken", "tokenid", "idempotencykey", "secwebsocketkey", "cachekey", "surrogatekey", "partitionkey", "sortkey", "accesslog", "accesslogs"}
+	hashNames = []string{"fingerprint", "commit", "checksum", "digest", "keyhash", "spechash", "sha", "sha1", "sha256", "sha384", "sha512"}
+	hash      = regexp.MustCompile(`^(?:[0-9a-fA-F]{32,128}|[\w+/-]{27}=|[\w+/-]{43}=)$`)
+)
+
+// isNamedPublic reports whether a generic rule took for a key what its name says is none: the token of the next page,
+// the key of a request, a cache or a row, the name of a log, a hash that is not one of a secret.
+func isNamedPublic(text string, h *hit) bool {
+	before := text[h.match.Start:h.secret.Start]
+	var buf [len("nextbackwardtoken")]byte
+	at := len(buf)
+	for i := len(before); i > 0 && at > 0; i-- {
+		if c := before[i-1]; kindOf(c) != '_' {
+			at--
+			buf[at] = c | 0x20 // also a digit
+		}
+	}
+	name := string(buf[at:])
+	endsWith := func(end string) bool { return strings.HasSuffix(name, end) }
+	if slices.ContainsFunc(publicNames, endsWith) {
+		return true
+	}
+	return slices.ContainsFunc(hashNames, endsWith) && hash.MatchString(text[h.secret.Start:h.secret.End]) &&
+		!slices.ContainsFunc([]string{"pass", "pwd", "secret", "cred", "token"}, func(word string) bool { return strings.Contains(strings.ToLower(before), word) })
+}
+
 // cutWord returns the first word of a name and the rest: capitals, digits, small letters after at most one capital, or
 // another byte.
 func cutWord(name string) (word, rest string) {
