@@ -89,7 +89,7 @@ func TestWorkflowsExpireByThemselves(t *testing.T) {
 func flowConfig(change func(*config.Workflow)) config.Config {
 	c := config.Default()
 	c.Upstreams = map[string]*config.Upstream{"up": {URL: "http://127.0.0.1:1/mcp"}, "up.down": {URL: "http://127.0.0.1:1/mcp"}}
-	w := config.Workflow{Name: "w", Open: []config.WorkflowTool{{Tool: "up.find"}}, Link: []config.WorkflowTool{{Tool: "up.use"}}}
+	w := config.Workflow{Name: "w", Open: []workflow.ToolSpec{{Tool: "up.find"}}, Link: []workflow.ToolSpec{{Tool: "up.use"}}}
 	if change != nil {
 		change(&w)
 	}

@@ -50,18 +50,19 @@ type Spec struct {
 	Evidence []Evidence // to look at, in this order
 }
 
-// ToolSpec is one tool of a workflow.
+// ToolSpec is one tool of a workflow. Paths are JSONPaths.
 type ToolSpec struct {
-	// Server is the tool's upstream in the configuration, Tool its name there.
-	Role         Role
-	Server, Tool string
-	Step         string // the name of the steps that a link tool adds; "" means the tool's name
-	// Capture are JSONPaths by the name of the join that uses their values. They look into the
+	Role   Role   `yaml:"-"` // the list of the configuration that it stands in
+	Server string `yaml:"-"` // the tool's upstream in the configuration
+	// Tool is the tool's name there. The configuration has the upstream, a dot, and this name.
+	Tool string `yaml:"tool"`
+	Step string `yaml:"step"` // the name of the steps that a link tool adds; "" means the tool's name
+	// Capture are paths by the name of the join that uses their values. They look into the
 	// result of an open tool, as {"arguments", "structuredContent", "content", "isError"}.
-	Capture map[string]string
-	Join    map[string]string // JSONPaths into {"arguments"}
-	// StepKey are JSONPaths into {"arguments"}. A call with the same values repeats the step.
-	StepKey []string
+	Capture map[string]string `yaml:"capture"`
+	Join    map[string]string `yaml:"join"` // paths into {"arguments"}
+	// StepKey are paths into {"arguments"}. A call with the same values repeats the step.
+	StepKey []string `yaml:"step_key"`
 }
 
 // Rules are compiled [Spec]s. They are immutable.

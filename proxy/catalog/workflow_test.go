@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestAddWorkflow(t *testing.T) {
 	c := config.Default()
 	c.Upstreams = map[string]*config.Upstream{"up": {}}
-	c.Workflows = []config.Workflow{{Name: "w", Open: []config.WorkflowTool{{Tool: "up.find"}}}}
+	c.Workflows = []config.Workflow{{Name: "w", Open: []workflow.ToolSpec{{Tool: "up.find"}}}}
 	r := NewRules(c, nil)
 	const in = `"context_id":{"type":"string","description":"Handle returned by up__find; pass the same value here to continue that workflow. Handles expire after 7 days without use."}`
 	const out = `"context_id":{"type":"string","description":"Handle of this workflow"}`

@@ -36,6 +36,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/internal/hosts/spelling"
 	"github.com/foldgate/foldgate/internal/publicip"
@@ -440,15 +441,15 @@ type Workflow struct {
 	TTL    time.Duration  `yaml:"ttl"` // how long a workflow lives without use; 0 means a week
 	Inject WorkflowInject `yaml:"inject"`
 	// Open, Link, Status and Close list the tools by their role.
-	Open        []WorkflowTool `yaml:"open"`
-	Link        []WorkflowTool `yaml:"link"`
-	Status      []WorkflowTool `yaml:"status"`
-	Close       []WorkflowTool `yaml:"close"`
-	OnUnknown   string         `yaml:"on_unknown"`   // reject, or remint: an unknown handle is ignored
-	ForeignIDs  string         `yaml:"foreign_ids"`  // reject, or preserve: an open tool accepts foreign handles and returns them
-	Require     bool           `yaml:"require"`      // refuses link, status and close calls outside a workflow
-	Fallback    []string       `yaml:"fallback"`     // the evidence to look at, in order: explicit, native, join, session
-	SessionOpen string         `yaml:"session_open"` // last, or none: the session is no evidence
+	Open        []workflow.ToolSpec `yaml:"open"`
+	Link        []workflow.ToolSpec `yaml:"link"`
+	Status      []workflow.ToolSpec `yaml:"status"`
+	Close       []workflow.ToolSpec `yaml:"close"`
+	OnUnknown   string              `yaml:"on_unknown"`   // reject, or remint: an unknown handle is ignored
+	ForeignIDs  string              `yaml:"foreign_ids"`  // reject, or preserve: an open tool accepts foreign handles and returns them
+	Require     bool                `yaml:"require"`      // refuses link, status and close calls outside a workflow
+	Fallback    []string            `yaml:"fallback"`     // the evidence to look at, in order: explicit, native, join, session
+	SessionOpen string              `yaml:"session_open"` // last, or none: the session is no evidence
 }
 
 // WorkflowInject is how a workflow's handle travels.
@@ -457,16 +458,6 @@ type WorkflowInject struct {
 	// Result lists where results carry the handle: structuredContent, content, _meta. If it is
 	// absent, they carry it in all three.
 	Result []string `yaml:"result"`
-}
-
-// WorkflowTool is one tool's rule. Paths are JSONPaths.
-type WorkflowTool struct {
-	// Tool is the upstream's key, a dot, and the tool's own name.
-	Tool    string            `yaml:"tool"`
-	Step    string            `yaml:"step"`
-	Capture map[string]string `yaml:"capture"`
-	Join    map[string]string `yaml:"join"`
-	StepKey []string          `yaml:"step_key"`
 }
 
 // Default returns the built-in configuration: stdio, and the files server on the working

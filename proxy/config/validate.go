@@ -499,16 +499,15 @@ func (c Config) workflowSpec(w Workflow, at string, k *checker) workflow.Spec {
 	}
 	for _, list := range []struct {
 		role  workflow.Role
-		tools []WorkflowTool
+		tools []workflow.ToolSpec
 	}{{workflow.RoleOpen, w.Open}, {workflow.RoleLink, w.Link}, {workflow.RoleStatus, w.Status}, {workflow.RoleClose, w.Close}} {
 		for i, t := range list.tools {
-			server, tool, ok := c.splitTool(t.Tool)
-			if !ok {
+			var ok bool
+			if t.Server, t.Tool, ok = c.splitTool(t.Tool); !ok {
 				k.Add(fmt.Sprintf("%s%s[%d].tool", at, list.role, i), "%q names no upstream: write <upstream>.<tool>, the upstream's key under upstreams", t.Tool)
 			}
-			spec.Tools = append(spec.Tools, workflow.ToolSpec{
-				Role: list.role, Server: server, Tool: tool, Step: t.Step, Capture: t.Capture, Join: t.Join, StepKey: t.StepKey,
-			})
+			t.Role = list.role
+			spec.Tools = append(spec.Tools, t)
 		}
 	}
 	return spec

@@ -3,13 +3,15 @@ package config
 import (
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/interceptor/workflow"
 )
 
 // flowConfig is a workflow over the tools up.find and up.use.
 func flowConfig(change func(*Workflow)) Config {
 	c := Default()
 	c.Upstreams = map[string]*Upstream{"up": {URL: "http://127.0.0.1:1/mcp"}, "up.down": {URL: "http://127.0.0.1:1/mcp"}}
-	w := Workflow{Name: "w", Open: []WorkflowTool{{Tool: "up.find"}}, Link: []WorkflowTool{{Tool: "up.use"}}}
+	w := Workflow{Name: "w", Open: []workflow.ToolSpec{{Tool: "up.find"}}, Link: []workflow.ToolSpec{{Tool: "up.use"}}}
 	if change != nil {
 		change(&w)
 	}
