@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -217,4 +218,45 @@ func TestSetLevelStartsNothing(t *testing.T) {
 			r.close()
 		})
 	}
+}
+
+// A server that does not answer logging/setLevel keeps neither the others nor the host's answer.
+func TestSetLevelAtADeafServer(t *testing.T) {
+	ups := map[string]fakeUpstream{"a": echoUpstream("2025-11-25"), "b": echoUpstream("2025-11-25")}
+	for key, up := range ups {
+		rest := up.serve
+		up.caps = `{"tools":{},"logging":{}}`
+		up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
+			if c.Method == "logging/setLevel" && key == "a" {
+				<-ctx.Done()
+				return wire.Message{}, context.Cause(ctx)
+			}
+			return rest(ctx, l, c)
+		}
+		ups[key] = up
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, false, ups)
+		r.initialize()
+		r.tool("a__echo", `{}`)
+		r.tool("b__echo", `{}`)
+		began := time.Now()
+		r.ok("logging/setLevel", `{"level":"info"}`) // else the bubble deadlocks
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("the host waits %v", took)
+		}
+		if got := r.last("b").sent("logging/setLevel"); len(got) != 1 {
+			t.Errorf("the other server got %s", got)
+		}
+		r.close()
+		if log := r.warnings.String(); !strings.Contains(log, "keeps its log level") {
+			t.Errorf("the log: %s", log)
+		}
+		r = newRig(t, true, ups)
+		r.ok("tools/call", `{"name":"a__echo","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/logLevel":"info"}}`)
+		if r.last("a").sent("logging/setLevel") == nil {
+			t.Error("a is not told the level of a modern host's call")
+		}
+		r.close()
+	})
 }

@@ -171,6 +171,8 @@ func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
 	if _, logs := rawjson.Get(s.Info().Result, "capabilities", "logging"); !logs {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, asideTimeout)
+	defer cancel()
 	m, err := s.Conn.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": wire.LogLevels[asked]})})
 	if err != nil || m.Error != nil {
 		s.log.Debug("log level not set", "err", err, "error", string(m.Error))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -186,20 +187,30 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	s.mu.Lock()
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
+	limit, cancel := context.WithTimeoutCause(ctx, listWait, fmt.Errorf("logging/setLevel was not answered within %s", listWait))
+	defer cancel()
+	var told sync.WaitGroup
 	for _, srv := range s.rt.Settings().Servers {
 		if srv.Capability("logging") == nil {
 			continue
 		}
-		cn := srv.View(s.scope) // keeps the level for its next connection
-		if srv.IsLive(s.scope) {
-			cn, _ = srv.Connection(ctx, s.scope)
-		}
-		if cn == nil {
-			continue // Opened sets it
-		}
-		if m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward}); err == nil && m.Error != nil {
-			srv.Log.Warn("the server keeps its log level", "err", &wire.AnswerError{Raw: m.Error})
-		}
+		told.Go(func() {
+			cn := srv.View(s.scope) // keeps the level for its next connection
+			if srv.IsLive(s.scope) {
+				cn, _ = srv.Connection(limit, s.scope)
+			}
+			if cn == nil {
+				return // Opened sets it
+			}
+			m, err := cn.Call(limit, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward})
+			if m.Error != nil {
+				err = &wire.AnswerError{Raw: m.Error}
+			} else if err == nil || limit.Err() == nil || ctx.Err() != nil { // if the connection was lost, Opened sets it on the next one
+				return
+			}
+			srv.Log.Warn("the server keeps its log level", "err", err)
+		})
 	}
+	told.Wait()
 	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
 }
