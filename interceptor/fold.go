@@ -14,11 +14,11 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Fold stores a tool's result or an error that is too large for its place, and delivers a preview. It
-// folds what is over a threshold, what does not fit what its branch or a limit has left, and all
-// once a limit with the action fold is spent. Images, audio and the results of other methods
-// pass. A result that can't be stored is delivered whole, so folding loses nothing. Before that it treats
-// results that look like instructions to the model as on_injection says. p returns the policy in force.
+// Fold stores a tool's result or error that is too large, and delivers a preview. A result is too large if
+// it is over its threshold, or over what its branch or a limit has left; once a limit with the action fold
+// is spent, every result is. Images, audio and the results of other methods pass. A result that can't be
+// stored is delivered whole, so folding loses nothing. Before it folds, Fold treats results that look like
+// instructions to the model as on_injection says. p returns the policy in force.
 func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
 	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {
@@ -181,8 +181,8 @@ func (f *folder) whole(c *Call, text string) int {
 	return min((f.tokens.Counter.Count(text)/100+1)*100, most)
 }
 
-// keep stores the result of a call, if that can't be delivered because limits do not let it: the call
-// has had its effect. It sets the handle in the outcome. What is more than text is kept as JSON.
+// keep stores a result that a limit or a fault keeps from the host, because the call has had its effect.
+// It sets the handle in the outcome. A result that is more than text is kept as JSON.
 func (c *Call) keep() {
 	o := &c.Outcome
 	if o.folder == nil || o.Fold != "" {
@@ -218,8 +218,8 @@ func (c *Call) toStore(handle string) results.Result {
 	return r
 }
 
-// keepForBatch gives the whole result to the batch that made the call. Only a line is delivered
-// for a larger result, because no model reads it.
+// keepForBatch gives the whole result to the batch that made the call. In place of a larger result it
+// delivers one line, because no model reads it.
 func (f *folder) keepForBatch(c *Call, res *Result) *Result {
 	whole, ok := f.storable(c, res)
 	if !ok {

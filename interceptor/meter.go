@@ -40,7 +40,7 @@ func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Middleware
 	}
 }
 
-// meterPaid runs a call that its branch, if it has one, and the limits pay.
+// meterPaid runs a call that is charged to its branch, if it has one, and to the limits.
 func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm TokenMeter, next Handler) (res *Result, err error) {
 	o := &c.Outcome
 	tokens, outcome := &o.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
@@ -114,7 +114,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 // ends the call, with outcome, and the branch.
 func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, spent *limits.ExceededError, outcome folding.CallOutcome) (*Result, error) {
 	o, branch, granted := &c.Outcome, c.Attribution.Branch, c.Outcome.Tokens.Delivered
-	if o.Shrink != nil { // only now it is known how much is left
+	if o.Shrink != nil { // only now is it known how much is left
 		if small := o.Shrink(granted); small != nil && tm.Result(small) <= granted {
 			o.Tokens.Delivered = tm.Result(small)
 			o.giveBack(granted - o.Tokens.Delivered)
@@ -159,8 +159,8 @@ func refuse(c *Call, err error) error {
 	return &r
 }
 
-// cutResult returns a result with a text that ends with a notice in the place of its own, in at most
-// limit tokens, and its tokens. It keeps a workflow's handle, which the next call needs, if that fits
+// cutResult cuts the text of a result and appends the notice. It returns the cut result, of at most limit
+// tokens, and its tokens. The result keeps a workflow's handle, which the next call needs, if that fits,
 // too. It returns nil if not even the notice fits.
 func cutResult(tm TokenMeter, res *Result, limit int, notice string) (cut *Result, tokens int) {
 	p := split(res, true)

@@ -32,7 +32,7 @@ func (x *exchange) postModern(req *Request) {
 		x.refuseShutdown(m.ID)
 		return
 	}
-	x.srv.takeReplicaName(req)
+	x.srv.localTaskID(req)
 	peer := Peer{Identity: x.caller.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer x.srv.running.Done()
@@ -47,7 +47,7 @@ func (x *exchange) postModern(req *Request) {
 	defer context.AfterFunc(x.srv.lifetime, func() { cancel(errShutdown) })()
 	st, conn := newStream(x.r.Context(), 0, 1, x.srv.opts.MaxQueue, false)
 	p := &response{x: x, stream: st, conn: conn, req: req, status: http.StatusOK, cancel: cancel}
-	emit := x.srv.namedNews(st.emit)
+	emit := x.srv.emitGlobalTaskIDs(st.emit)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
 		peer.Push, p.stop, p.holds, wait = emit, x.srv.drain, x.holds(), 0
@@ -61,7 +61,7 @@ func (x *exchange) postModern(req *Request) {
 			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}
 		closeSession(s, "request answered", x.srv.log)
-		reply.Result = x.srv.namedTasks(req, reply.Result)
+		reply.Result = x.srv.globalTaskIDs(req, reply.Result)
 		st.finish(reply)
 	})
 }

@@ -49,7 +49,7 @@ type legacySession struct {
 	busy    int                // requests and connections
 	used    time.Time          // the time busy fell to 0 or a message came
 	closed  bool
-	dropped struct { // notifications that nobody waited for, since told
+	dropped struct { // notifications that no host waited for, since told, the time of the last log line
 		count, bytes int
 		told         time.Time
 	}

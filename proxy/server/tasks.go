@@ -17,8 +17,8 @@ import (
 // kindTask begins such an id; the server's own follows the name.
 const kindTask = "task_"
 
-// takeReplicaName takes the name of this replica off the id of the task that a request names.
-func (srv *HTTP) takeReplicaName(req *Request) {
+// localTaskID removes the name of this replica from the id of the task that a request names.
+func (srv *HTTP) localTaskID(req *Request) {
 	if srv.opts.Replicas == nil || !strings.HasPrefix(req.Msg.Method, "tasks/") {
 		return
 	}
@@ -28,8 +28,8 @@ func (srv *HTTP) takeReplicaName(req *Request) {
 	}
 }
 
-// namedTasks gives the ids of tasks in the result of a request the name of the replica.
-func (srv *HTTP) namedTasks(req *Request, result json.RawMessage) json.RawMessage {
+// globalTaskIDs adds the name of the replica to the ids of tasks in the result of a request.
+func (srv *HTTP) globalTaskIDs(req *Request, result json.RawMessage) json.RawMessage {
 	if srv.opts.Replicas == nil || !bytes.Contains(result, []byte(`"taskId"`)) {
 		return result
 	}
@@ -47,9 +47,9 @@ func (srv *HTTP) namedTasks(req *Request, result json.RawMessage) json.RawMessag
 	return srv.named(result, "_meta", wire.MetaRelatedTask, "taskId")
 }
 
-// namedNews returns what delivers messages of servers by emit, with the name of the replica in the ids of
-// tasks.
-func (srv *HTTP) namedNews(emit func([]byte) error) func([]byte) error {
+// emitGlobalTaskIDs wraps emit, which delivers messages of servers: it adds the name of the replica to the
+// ids of tasks in them.
+func (srv *HTTP) emitGlobalTaskIDs(emit func([]byte) error) func([]byte) error {
 	if srv.opts.Replicas == nil {
 		return emit
 	}

@@ -24,10 +24,10 @@ func TestTasksNameTheirReplica(t *testing.T) {
 		{"tasks/list", `{}`, `{"tasks":[{"taskId":"t1"},{"taskId":"t_2","n":1.0}],"nextCursor":"c"}`, `{"tasks":[{"taskId":"task_aaaaa_t1"},{"taskId":"task_aaaaa_t_2","n":1.0}],"nextCursor":"c"}`},
 	} {
 		req := NewRequest(wire.Message{ID: json.RawMessage("1"), Method: tt.method, Params: json.RawMessage(tt.params)})
-		if got := srv.namedTasks(req, json.RawMessage(tt.result)); string(got) != tt.want {
+		if got := srv.globalTaskIDs(req, json.RawMessage(tt.result)); string(got) != tt.want {
 			t.Errorf("%s: the host gets %s, want %s", tt.method, got, tt.want)
 		}
-		if srv.takeReplicaName(req); tt.method == "tasks/get" && string(req.Msg.Params) != `{"taskId":"t1"}` {
+		if srv.localTaskID(req); tt.method == "tasks/get" && string(req.Msg.Params) != `{"taskId":"t1"}` {
 			t.Errorf("%s: the server gets %s", tt.method, req.Msg.Params)
 		}
 	}
