@@ -72,26 +72,18 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 				}
 				return nil
 			}
-			var plan []planned
-			for _, h := range all {
-				file, err := h.File(f.dir)
-				if err != nil {
-					return usageError{err}
-				}
+			return f.apply(cmd, all, func(h hosts.Host, file string) ([]planned, error) {
 				c, err := h.Connect(file, s, nil)
-				if err != nil {
-					return err
-				}
-				plan = append(plan, planned{h, c, "connected", h.Restart})
-				if f.agent {
+				plan := []planned{{h, c, "connected", h.Restart}}
+				if err == nil && f.agent {
 					agent, err := h.Subagent(f.dir, false)
 					if err != nil {
-						return usageError{err}
+						return nil, usageError{err}
 					}
 					plan = append(plan, planned{h, agent, "given the subagent", ""})
 				}
-			}
-			return f.apply(cmd, plan)
+				return plan, err
+			})
 		},
 	}
 	f.add(cmd)
@@ -118,26 +110,21 @@ connect has installed is removed, unless its file has changed.`,
 			if err != nil {
 				return err
 			}
-			var plan []planned
-			for _, h := range all {
-				file, err := h.File(f.dir)
-				if err != nil {
-					return usageError{err}
-				}
+			return f.apply(cmd, all, func(h hosts.Host, file string) ([]planned, error) {
 				c, err := h.Disconnect(file)
 				if err != nil {
-					return err
+					return nil, err
 				}
 				note := ""
 				if !c.Exact {
 					note = file + " had changed since connect: only foldgate's entry was taken out."
 				}
-				plan = append(plan, planned{h, c, "disconnected", note})
+				plan := []planned{{h, c, "disconnected", note}}
 				if agent, err := h.Subagent(f.dir, true); err == nil && !agent.Empty() {
 					plan = append(plan, planned{h, agent, "without the subagent", ""})
 				}
-			}
-			return f.apply(cmd, plan)
+				return plan, nil
+			})
 		},
 	}
 	f.add(cmd)
@@ -268,8 +255,20 @@ type planned struct {
 	note   string // to be printed after it
 }
 
-// apply shows each change, asks, and writes it.
-func (f *hostFlags) apply(cmd *cobra.Command, plan []planned) error {
+// apply finds out what changes in the files of all hosts, then shows each change, asks, and writes it.
+func (f *hostFlags) apply(cmd *cobra.Command, all []hosts.Host, changes func(h hosts.Host, file string) ([]planned, error)) error {
+	var plan []planned
+	for _, h := range all {
+		file, err := h.File(f.dir)
+		if err != nil {
+			return usageError{err}
+		}
+		some, err := changes(h, file)
+		if err != nil {
+			return err
+		}
+		plan = append(plan, some...)
+	}
 	scrubber, secret, err := secrets(cmd.Context())
 	if err != nil {
 		return err

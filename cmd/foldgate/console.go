@@ -51,7 +51,7 @@ whole of it. See docs/console.md.`,
 				return err
 			}
 			defer done()
-			dirs, err := t.journals(cmd)
+			dirs, err := t.journals()
 			if err != nil {
 				return err
 			}

@@ -181,7 +181,7 @@ func checkArgs(cmd *cobra.Command) {
 				switch {
 				case len(got) == 0:
 					err = missingArgument(cmd)
-				case cmd.HasParent() && isConfiguration(got[0]) && args(cmd, got[:1]) != nil:
+				case cmd.HasParent() && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(got[0])) && args(cmd, got[:1]) != nil:
 					err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), got[0])
 				case !cmd.HasSubCommands() && cmd.Name() != "help": // they check only how many there are
 					n := len(got) - 1
@@ -232,11 +232,6 @@ func missingArgument(cmd *cobra.Command) error {
 		values = cmd.CommandPath() + " " + usage
 	}
 	return fmt.Errorf("name the %s: %s", name, values)
-}
-
-// isConfiguration reports whether an argument is called as a configuration.
-func isConfiguration(arg string) bool {
-	return slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
 }
 
 // topic checks the arguments of help: they name a command.

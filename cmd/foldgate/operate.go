@@ -23,13 +23,9 @@ import (
 // onGateways returns what runs a command on the running gateways of the configuration.
 func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*control.Client) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		dir := a.stateDir
-		if dir == "" {
-			cfg, err := config.FindState(a.config)
-			if err != nil { // such as the file that is to be mended
-				return fmt.Errorf("%w\nTo reach a gateway all the same, name its state directory with --state-dir", err)
-			}
-			dir = cfg.StatePath()
+		dir, err := a.state("reach a gateway")
+		if err != nil {
+			return err
 		}
 		found, err := control.Find(cmd.Context(), dir)
 		if err != nil {
@@ -37,6 +33,19 @@ func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*co
 		}
 		return run(cmd, args, found)
 	}
+}
+
+// state returns the state directory of --state-dir, else that of the configuration. An error says that the flag
+// serves to do something even if the file is to be mended.
+func (a *app) state(do string) (string, error) {
+	if a.stateDir != "" {
+		return a.stateDir, nil
+	}
+	cfg, err := config.FindState(a.config)
+	if err != nil {
+		return "", fmt.Errorf("%w\nTo %s all the same, name its state directory with --state-dir", err, do)
+	}
+	return cfg.StatePath(), nil
 }
 
 // withStateDir gives a command the flag --state-dir.

@@ -14,20 +14,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace/render"
-	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/pins"
 )
 
 // pinned returns the pins of the state directory, and those of them that args name: a server and perhaps
 // the name of a tool or prompt, or "instructions".
 func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin, err error) {
-	if dir = a.stateDir; dir == "" {
-		cfg, err := config.FindState(a.config)
-		if err != nil {
-			return nil, "", nil, fmt.Errorf("%w\nTo see the pins all the same, name the state directory with --state-dir", err)
-		}
-		dir = cfg.StatePath()
-	} else if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+	if dir, err = a.state("see the pins"); err != nil {
+		return nil, "", nil, err
+	}
+	if _, err := os.Stat(dir); a.stateDir != "" && errors.Is(err, os.ErrNotExist) {
 		return nil, "", nil, usageError{fmt.Errorf("--state-dir: %s does not exist", dir)}
 	}
 	s = pins.Open(dir, nil)

@@ -161,7 +161,7 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 			return nil, query.Usagef("by", "%.40q: use any of %s", d, strings.Join(query.Dimensions, ", "))
 		}
 	}
-	if dirs, err = t.journals(cmd); err != nil {
+	if dirs, err = t.journals(); err != nil {
 		return nil, err
 	}
 	if err := t.filter.Resolve(cmd.Context(), dirs); err != nil && !(t.follow && errors.Is(err, query.ErrUnknown)) {
@@ -219,7 +219,7 @@ func (t *traceFlags) show() *cobra.Command {
 that followed from it. Ids are in the output of foldgate trace: env_...`,
 		Example: "  foldgate trace show env_0198...",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dirs, err := t.journals(cmd)
+			dirs, err := t.journals()
 			if err != nil {
 				return err
 			}
@@ -282,7 +282,7 @@ standard input.`,
 			if selection {
 				return usageError{errors.New("--selection goes with --export")}
 			}
-			dirs, err := t.journals(cmd)
+			dirs, err := t.journals()
 			if err != nil {
 				return err
 			}
@@ -311,19 +311,17 @@ standard input.`,
 					}
 					continue
 				}
+				name := ""
 				if len(dirs) > 1 {
-					render.Printf(out, "%s\n", dir)
+					name = dir
 				}
-				printVerify(out, report)
+				printVerify(out, name, report)
 			}
 			faults += len(missing)
 			switch {
-			case !t.json:
-				printMissing(out, missing)
-				if len(dirs) > 1 {
-					fmt.Fprintf(out, "%s: %s\n", count(len(dirs), "journal"), verdict(faults))
-				}
-			case len(missing) > 0:
+			case !t.json && len(dirs) > 1: // else none is missing
+				printVerdict(out, len(dirs), missing, faults)
+			case t.json && len(missing) > 0:
 				if err := writeJSON(out, map[string]any{"missing_anchors": missing}); err != nil {
 					return err
 				}
@@ -527,13 +525,9 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 		}
 	} else {
 		for _, name := range slices.Sorted(maps.Keys(reports)) {
-			render.Printf(out, "%s\n", name)
-			r := reports[name]
-			printFindings(out, r)
-			render.Printf(out, "head %s\n%s, seq %d to %d: %s\n", r.Last.Hash, count(r.Records, "record"), r.First.Seq, r.Last.Seq, verdict(r.Total))
+			printVerify(out, name, reports[name])
 		}
-		printMissing(out, missing)
-		render.Printf(out, "%s: %s\n", count(len(reports), "journal"), verdict(faults))
+		printVerdict(out, len(reports), missing, faults)
 	}
 	if faults > 0 {
 		return errSilent
@@ -563,18 +557,11 @@ func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error
 	}, nil
 }
 
-// printVerify prints a line for each fault and note, and a verdict.
-func printVerify(w io.Writer, r trace.Report) {
-	printFindings(w, r)
-	erased := ""
-	if r.Erased > 0 {
-		erased = fmt.Sprintf(", %s erased", count(r.Erased, "payload"))
+// printVerify prints the name of a journal if there is one, a line for each fault and note, and a verdict.
+func printVerify(w io.Writer, name string, r trace.Report) {
+	if name != "" {
+		render.Printf(w, "%s\n", name)
 	}
-	fmt.Fprintf(w, "head %s\n%s in %s, seq %d to %d%s: %s\n", r.Last.Hash, count(r.Records, "record"), count(r.Files, "file"), r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
-}
-
-// printFindings prints a line for each fault and note.
-func printFindings(w io.Writer, r trace.Report) {
 	for _, f := range r.Faults {
 		render.Printf(w, "FAULT %s\n", f.String())
 	}
@@ -584,13 +571,22 @@ func printFindings(w io.Writer, r trace.Report) {
 	for _, n := range r.Notes {
 		render.Printf(w, "note  %s\n", n.String())
 	}
+	in, erased := "", ""
+	if r.Files > 0 { // else it is of an export, which lacks payloads also if none is erased
+		in = " in " + count(r.Files, "file")
+	}
+	if r.Files > 0 && r.Erased > 0 {
+		erased = fmt.Sprintf(", %s erased", count(r.Erased, "payload"))
+	}
+	fmt.Fprintf(w, "head %s\n%s%s, seq %d to %d%s: %s\n", r.Last.Hash, count(r.Records, "record"), in, r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
 }
 
-// printMissing prints a fault for each anchor that no journal has.
-func printMissing(w io.Writer, missing []string) {
+// printVerdict prints a fault for each anchor that no journal has, and the verdict on all journals.
+func printVerdict(w io.Writer, journals int, missing []string, faults int) {
 	for _, text := range missing {
 		render.Printf(w, "FAULT %s (anchor)\n", text)
 	}
+	fmt.Fprintf(w, "%s: %s\n", count(journals, "journal"), verdict(faults))
 }
 
 func verdict(faults int) string {
@@ -626,7 +622,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 }
 
 // journals returns the trace directories of the instances that have one.
-func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
+func (t *traceFlags) journals() (dirs []string, err error) {
 	number, noNumber := strconv.Atoi(t.instance)
 	if len(t.dirs) == 0 {
 		cfg, wrong := config.FindState(t.app.config)
