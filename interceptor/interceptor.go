@@ -35,8 +35,9 @@ type Middleware func(next Handler) Handler
 // Chain runs a call down its layers. end answers the call behind the innermost layer.
 type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
 
-// NewChain makes a chain of layers, outermost first. locate fills in what Trace records of a call before
-// any layer acts: its branch, its workflow and the tokens of its arguments. It changes only the call.
+// NewChain makes a chain of layers, outermost first. Before any layer acts, locate fills in
+// what Trace records of the call: its branch, its workflow and the tokens of its arguments. It changes
+// only the call.
 func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
 	h := Handler(func(ctx context.Context, c *Call) (*Result, error) {
 		c.Outcome.sent = true
@@ -55,7 +56,7 @@ func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
 }
 
 // Recover turns a panic in an inner layer into an error and logs its stack, so that one bad message
-// does not end the gateway. It is installed inside Trace, which records the call nevertheless.
+// does not end the gateway. It stands inside Trace, so the call is recorded nevertheless.
 func Recover(log *slog.Logger) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (res *Result, err error) {

@@ -5,7 +5,7 @@
 //	                  catalog          ├─ files, the built-in server
 //	                                   └─ tools, foldgate's own
 //
-// docs/design.md shows all packages, which imports which, and the way of one call through them.
+// docs/design.md shows all packages, which imports which, and the path of one call through them.
 //
 // A message is bytes from end to end. A [wire.Message] names the ranges of a JSON-RPC message, and
 // bytes are spliced only where something must change. So members that foldgate does not know pass

@@ -78,8 +78,8 @@ func statusOf(code int) int {
 	return http.StatusOK
 }
 
-// checkModern applies the rules for headers and _meta, in the order that tells most: a missing
-// member, a difference to the body, an unsupported value.
+// checkModern applies the rules for headers and _meta. A missing member is reported first, then a
+// difference between header and body, then an unsupported value.
 func (srv *HTTP) checkModern(h http.Header, req *Request) *wire.Error {
 	m := req.Msg
 	version, fault := single(h, wire.HeaderVersion)

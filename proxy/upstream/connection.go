@@ -84,7 +84,7 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 	return wire.Message{}, err
 }
 
-// cancelled tells the server that a call is cancelled. initialize must not be.
+// cancelled tells the server that a call is cancelled. The protocol forbids this for initialize.
 func (s *connection) cancelled(c *call, because error) {
 	if c.request.Method != wire.MethodInitialize {
 		s.aside(wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(c.idLiteral(), because.Error())})

@@ -26,22 +26,22 @@ const module = "github.com/foldgate/foldgate/"
 // The packages that a call passes.
 var patterns = []string{"./proxy/...", "./interceptor"}
 
-// Bounds of the way of one call.
+// Bounds of the path of one call.
 const (
 	maxFunctions = 22
 	maxFiles     = 12
 )
 
-// TestWayOfOneCall runs one call with coverage. Each function that docs/design.md
+// TestPathOfOneCall runs one call with coverage. Each function that docs/design.md
 // lists has run; no other function of these packages that ran passes the call on.
-func TestWayOfOneCall(t *testing.T) {
+func TestPathOfOneCall(t *testing.T) {
 	listed := documented(t)
 	files := map[string]bool{}
 	for _, file := range listed {
 		files[file] = true
 	}
 	if len(listed) > maxFunctions || len(files) > maxFiles {
-		t.Errorf("the way of one call has %d functions in %d files, want at most %d in %d", len(listed), len(files), maxFunctions, maxFiles)
+		t.Errorf("the path of one call has %d functions in %d files, want at most %d in %d", len(listed), len(files), maxFunctions, maxFiles)
 	}
 	ran := covered(t)
 	for name, file := range listed {
@@ -54,7 +54,7 @@ func TestWayOfOneCall(t *testing.T) {
 		if _, is := listed[name]; is && listed[name] == file || !slices.Contains(ran, f) {
 			continue
 		}
-		t.Errorf("%s passes the call on to %s: list it in docs/design.md, or take it out of the way", f, strings.Join(callees, ", "))
+		t.Errorf("%s passes the call on to %s: list it in docs/design.md, or take it out of the path", f, strings.Join(callees, ", "))
 	}
 }
 
@@ -64,10 +64,10 @@ func documented(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, ok := strings.Cut(string(page), "## The way of one call")
+	_, section, ok := strings.Cut(string(page), "## The path of one call")
 	section, _, ok2 := strings.Cut(section, "\n## ")
 	if !ok || !ok2 {
-		t.Fatal("docs/design.md has no section about the way of one call")
+		t.Fatal("docs/design.md has no section about the path of one call")
 	}
 	listed := map[string]string{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1) {
