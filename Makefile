@@ -63,7 +63,7 @@ tests = ^Test($(subst $(space),|,$(strip $(foreach line,$(1),$(subst $(comma), ,
 # These do one thing after the other, and the race detector makes them take five to twenty times as long. So they
 # run without it; other tests of the same packages start the same goroutines of the product with it.
 SEQUENTIAL = \
-	budget/bpe:FirstCount,Exceeds \
+	budget/bpe:FirstCount,LimitedCount \
 	budget/limits:Clock,RetryAfter \
 	cmd/foldgate:NothingHostileReachesTheTerminal,Scripts,SumsBy,UnknownNames \
 	interceptor:LimitsOfEveryKind,PreviewNamesTheWhole,PreviewsDoNotDependOnTheHandle \

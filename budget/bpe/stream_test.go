@@ -73,7 +73,7 @@ func TestStretchedEqualsOracle(t *testing.T) {
 	}
 }
 
-func TestExceeds(t *testing.T) {
+func TestLimitedCount(t *testing.T) {
 	c := mustTokenizer(t, "o200k_base")
 	for _, text := range []string{
 		strings.Repeat("one line of text\n", 40_000), strings.Repeat("a", 1<<18), strings.Repeat("ab中", 1<<17), strings.Repeat(" ", 1<<18) + "x",
