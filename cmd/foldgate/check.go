@@ -58,7 +58,7 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 				return err
 			}
 			printReport(cmd.OutOrStdout(), cfg, report)
-			for _, f := range slices.Concat(cfg.WithoutEffect(), cfg.Ended(time.Now())) {
+			for _, f := range slices.Concat(cfg.WithoutEffect(), cfg.UnmatchedPrincipals(), cfg.Ended(time.Now())) {
 				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Error())
 			}
 			if f, ok := cfg.OnlyRecords(); ok {

@@ -177,6 +177,9 @@ func (d *doctor) configuration() (usable bool) {
 	for _, f := range cfg.WithoutEffect() {
 		d.add(levelWarn, "configuration", "set listen, or remove the key", "%s", f.Error())
 	}
+	for _, f := range cfg.UnmatchedPrincipals() {
+		d.add(levelWarn, "configuration", "correct the key, or the principals", "%s", f.Error())
+	}
 	for _, f := range cfg.Ended(time.Now()) {
 		d.add(levelWarn, "configuration", "add a token to its tokens, or remove the principal", "%s", f.Error())
 	}

@@ -228,6 +228,13 @@ var ailments = []struct {
 		p.configure("upstreams: {a: {builtin: files, roots: [.], prefix: ''}, b: {builtin: files, roots: [.], prefix: '', tools: {deny: [read_file, grep, search_files]}}}")
 	}, levelFault, "names", `list_directory is offered by a and by b`, `give b a prefix`},
 	{"glob fits nothing", func(p *patient) { p.configure("run: {allow: [nope]}") }, levelWarn, "names", `run.allow: "nope" fits no tool`, `correct the key`},
+	{"limit of no tool", func(p *patient) {
+		p.configure("budgets: {limits: [{name: x, per: all, match: {tool: 'filez__*'}, tokens: 5, window: 1d}]}")
+	}, levelWarn, "names", `budgets.limits\[0\].match.tool: "filez__\*" fits no tool`, `correct the key`},
+	{"amount of no tool", func(p *patient) {
+		p.configure("budgets: {limits: [{name: x, per: tool, tokens: 5, window: 1d, subjects: {files__gerp: {tokens: 9}, branch_read: {tokens: 9}}}]}")
+	}, levelWarn, "names", `budgets.limits\[0\].subjects: "files__gerp" fits no tool`, `correct the key`},
+	{"rule of nobody", func(p *patient) { p.configure("policy: {rules: [{name: r, who: {team: dta}, deny: ['files__grep']}]}") }, levelWarn, "configuration", `policy.rules\[0\].who: rule r fits no principal`, `correct the key`},
 	{"memory tool fits nothing", func(p *patient) { p.configure("folding: {remember: {tool: nosuch__x}}") }, levelWarn, "names", `folding.remember.tool: "nosuch__x" fits no tool`, `correct the key`},
 	{"policy only records", func(p *patient) { p.configure("policy: {action: warn}") }, levelWarn, "configuration", `line 2: policy.action: is warn: the policy hides and refuses nothing`, `foldgate trace --reason policy`},
 	{"principals on stdio", func(p *patient) { p.configure("principals: {alice: {token: 0123456789abcdef}}") }, levelWarn, "configuration", `line 2: principals: alice can't call: on stdio every host is the principal "local"`, `set listen`},

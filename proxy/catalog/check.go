@@ -69,6 +69,15 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 				check(one[0], one[1:], tools.Order, why)
 			}
 		}
+		for i, l := range r.cfg.Budgets.Limits {
+			at := fmt.Sprintf("budgets.limits[%d].", i)
+			if l.Match.Tool != "" {
+				check(at+"match.tool", []string{l.Match.Tool}, tools.Order, why)
+			}
+			if l.Per == "tool" {
+				check(at+"subjects", slices.Sorted(maps.Keys(l.Subjects)), tools.Order, why)
+			}
+		}
 		for i, rule := range r.cfg.Policy.Rules {
 			check(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, named, why)
 			check(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, named, why)

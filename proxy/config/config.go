@@ -721,6 +721,36 @@ func (c Config) Ended(now time.Time) (faults []Fault) {
 	return c.Locate(faults)
 }
 
+// UnmatchedPrincipals returns a fault for each rule of the policy, role of auth and glob of auth.revoked that
+// fits no principal, such as a mistyped one. With issuers there is no fault, because their principals are
+// not known.
+func (c Config) UnmatchedPrincipals() (faults []Fault) {
+	if len(c.Auth.Issuers) > 0 {
+		return nil
+	}
+	names := c.PrincipalNames()
+	if len(names) == 0 {
+		names = []string{"local"}
+	}
+	check := func(key, why string, fits func(interceptor.Identity) bool) {
+		if !slices.ContainsFunc(names, func(name string) bool { return fits(c.Identity(name)) }) {
+			faults = append(faults, Fault{Key: key, Msg: why})
+		}
+	}
+	for i, rule := range c.Policy.Rules {
+		check(fmt.Sprintf("policy.rules[%d].who", i), "rule "+rule.Name+" fits no principal: correct it, or the team, roles and scopes under principals", rule.Who.Matches)
+	}
+	for _, one := range [][2]string{{"auditor", c.Auth.Auditor}, {"operator", c.Auth.Operator}} {
+		if one[1] != "" {
+			check("auth."+one[0], fmt.Sprintf("no principal has the role %q: correct it, or the roles under principals", one[1]), func(id interceptor.Identity) bool { return slices.Contains(id.Roles, one[1]) })
+		}
+	}
+	for _, glob := range c.Auth.Revoked {
+		check("auth.revoked", fmt.Sprintf("%q fits no principal", glob), func(id interceptor.Identity) bool { return globs.Match(glob, id.Principal) })
+	}
+	return c.Locate(faults)
+}
+
 // OnlyRecords returns what to tell the operator about a policy that refuses nothing. ok is false without one.
 func (c Config) OnlyRecords() (f Fault, ok bool) {
 	if c.Policy.Action != "warn" {

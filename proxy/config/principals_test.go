@@ -98,3 +98,27 @@ func TestSecretIsNotPrinted(t *testing.T) {
 		t.Errorf("tokens() (-want +got):\n%s", diff)
 	}
 }
+
+// Rules, roles and revocations that fit no principal are told; with issuers nobody knows the principals.
+func TestUnmatchedPrincipals(t *testing.T) {
+	const principals = "listen: 127.0.0.1:1\nprincipals: {alice: {token: 0123456789abcdef, team: data, roles: [ops]}}\n"
+	for text, want := range map[string]string{
+		principals + "policy: {rules: [{name: a, who: {team: data}, deny: [x]}, {name: b, who: {team: dta}, deny: [x]}]}\n": "policy.rules[1].who",
+		principals + "auth: {auditor: opps, operator: ops}\n":                                                               "auth.auditor",
+		principals + "auth: {revoked: [alice, alicia]}\n":                                                                   "auth.revoked",
+		"policy: {rules: [{name: a, who: {principal: local}, deny: [x]}, {name: b, who: {role: r}, deny: [x]}]}\n":          "policy.rules[1].who",
+		principals + "public_url: https://g.example\nauth: {auditor: x, issuers: {corp: {url: 'https://i.example'}}}\n":     "",
+	} {
+		c, faults := parseText("", []byte(text), nil)
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		got := ""
+		for _, f := range c.UnmatchedPrincipals() {
+			got += f.Key
+		}
+		if got != want {
+			t.Errorf("%s\n%q, want %q", text, got, want)
+		}
+	}
+}

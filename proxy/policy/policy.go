@@ -215,7 +215,7 @@ func (p *Policy) decide(in *input) Decision {
 	for i := range p.rules {
 		one := &p.rules[i]
 		g := one.globs(r.Kind)
-		if len(g.Allow)+len(g.Deny) == 0 || !one.Who.matches(r.Identity) {
+		if len(g.Allow)+len(g.Deny) == 0 || !one.Who.Matches(r.Identity) {
 			continue
 		}
 		allow, deny := g.decide(r.Kind, allowNames, denyNames)
@@ -324,7 +324,8 @@ func (g Globs) decide(k Kind, toAllow, toDeny []string) (allow, deny bool) {
 	return allow, slices.ContainsFunc(toDeny, func(name string) bool { return globs.Any(g.Deny, name) })
 }
 
-func (w Who) matches(id interceptor.Identity) bool {
+// Matches reports whether w selects a caller.
+func (w Who) Matches(id interceptor.Identity) bool {
 	one := func(glob, value string) bool { return glob == "" || globs.Match(glob, value) }
 	some := func(glob string, values []string) bool {
 		return glob == "" || slices.ContainsFunc(values, func(v string) bool { return globs.Match(glob, v) })
