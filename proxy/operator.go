@@ -44,11 +44,8 @@ func shown(b folding.Branch) control.Branch {
 // Budgets implements [control.Gateway].
 func (g operator) Budgets(ctx context.Context, limit string) ([]control.Budget, error) {
 	st := g.settings.Load()
-	if err := hasLimit(st, limit); limit != "" && err != nil {
+	if err := checkLimit(st, limit); err != nil {
 		return nil, err
-	}
-	if st.Limits == nil {
-		return nil, errNoLimits
 	}
 	states, err := st.Limits.All(ctx)
 	if limit != "" {
@@ -57,8 +54,8 @@ func (g operator) Budgets(ctx context.Context, limit string) ([]control.Budget, 
 	return append([]control.Budget{}, states...), err
 }
 
-// hasLimit returns an error if there is no limit of a name.
-func hasLimit(st *settings, name string) error {
+// checkLimit returns an error if there are no limits, or none with a name that is not "".
+func checkLimit(st *settings, name string) error {
 	if st.Limits == nil {
 		return errNoLimits
 	}
@@ -66,7 +63,7 @@ func hasLimit(st *settings, name string) error {
 	for _, l := range st.Config.Budgets.Limits {
 		names = append(names, l.Name)
 	}
-	if !slices.Contains(names, name) {
+	if name != "" && !slices.Contains(names, name) {
 		return fmt.Errorf("there is no limit %q: use one of %s", name, strings.Join(names, ", "))
 	}
 	return nil
@@ -80,7 +77,7 @@ const maxResets = 1000
 // ResetBudget implements [control.Gateway].
 func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
 	st := g.settings.Load()
-	if err := hasLimit(st, limit); err != nil {
+	if err := checkLimit(st, limit); err != nil {
 		return 0, err
 	}
 	before, err := st.Limits.All(ctx)
