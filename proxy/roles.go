@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -105,7 +106,7 @@ func readFilter(q url.Values) (f query.Filter, err error) {
 		i := slices.IndexFunc(query.InAddress, func(f query.Field) bool { return f.Name == name })
 		switch {
 		case i < 0 && name != "limit":
-			return f, fmt.Errorf("%.40q: there is no such filter; docs/security.md lists them", name)
+			return f, fmt.Errorf("%.40q: there is no such filter; use %s or limit", name, strings.Join(query.AddressNames(), ", "))
 		case i >= 0 && query.InAddress[i].IsFlag() && q.Get(name) == "":
 			q.Set(name, "true")
 		case slices.Contains(q[name], ""):

@@ -170,7 +170,7 @@ func (c *Console) routes() http.Handler {
 	// page serves a page whose address may have these names.
 	page := func(pattern string, h func(*request) error, names ...string) { mux.Handle(pattern, c.page(h, names)) }
 	page("GET /{$}", c.overview, "span", "since", "until", "server")
-	page("GET /calls", c.calls, append(fieldNames(), "sort", "after", "size")...)
+	page("GET /calls", c.calls, append(query.AddressNames(), "sort", "after", "size")...)
 	page("GET /records/{id}", c.record)
 	page("GET /branches", c.branches, "principal", "open", "sort", "page")
 	page("GET /branch", c.branch, "path", "after")
@@ -180,7 +180,7 @@ func (c *Console) routes() http.Handler {
 	page("GET /definition", c.definition, "server", "kind", "name", "sha256")
 	page("GET /integrity", c.integrity)
 	page("POST /integrity", c.startVerify)
-	page("GET /export", c.export, append(fieldNames(), "of")...)
+	page("GET /export", c.export, append(query.AddressNames(), "of")...)
 	page("POST /branches/end", c.operate(c.endBranch))
 	page("POST /budgets/reset", c.operate(c.resetBudget))
 	page("POST /definition/approve", c.operate(c.approve))

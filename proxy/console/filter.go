@@ -8,14 +8,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 )
 
-// fieldNames returns the names of the filters in the address of the page of calls.
-func fieldNames() (names []string) {
-	for _, f := range query.InAddress {
-		names = append(names, f.Name)
-	}
-	return names
-}
-
 // selected is a filter that is set, and the address without it.
 type selected struct{ Name, Value, Without string }
 

@@ -62,6 +62,14 @@ func (one Field) IsFlag() bool {
 // InAddress are the Fields that an address of the console, or of the gateway, may have.
 var InAddress = slices.DeleteFunc(slices.Clone(Fields), func(f Field) bool { return f.Form == "" })
 
+// AddressNames returns the names of [InAddress].
+func AddressNames() (names []string) {
+	for _, f := range InAddress {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
 // FromAddress returns the filter of the values in an address, by the names of the fields. An empty value is
 // none; several of a list are together. Other values are left alone. The error is a [*UsageError].
 func FromAddress(values map[string][]string) (f Filter, err error) {
