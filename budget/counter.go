@@ -60,7 +60,8 @@ func (c *Counter) Count(text string) int { return c.CountBytes(bytesOf(text)) }
 // CountBytes returns the number of tokens in b. It does not keep b.
 func (c *Counter) CountBytes(b []byte) int { return c.scaled(c.tokenizer.Count(b)) }
 
-// Exceeds reports whether text has more than n tokens. It stops counting as soon as it knows.
+// Exceeds reports whether text has more than n tokens. It stops counting as soon as it knows,
+// unless text is not valid UTF-8.
 func (c *Counter) Exceeds(text string, n int) bool {
 	return c.tokenizer.Exceeds(bytesOf(text), c.unscaled(n))
 }

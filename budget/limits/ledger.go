@@ -59,7 +59,7 @@ func OpenLedger(path, store string) (*Ledger, error) {
 	return d, nil
 }
 
-// LedgerIsOf reports whether the ledger at path was last opened for a store. It opens none.
+// LedgerIsOf reports whether the ledger at path was last opened for a store. It changes nothing.
 func LedgerIsOf(path, store string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -35,8 +35,8 @@ func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*co
 	}
 }
 
-// state returns the state directory of --state-dir, else that of the configuration. An error says that the flag
-// serves to do something even if the file is to be mended.
+// state returns the state directory of --state-dir, else that of the configuration. If the configuration can't be
+// read, the error says that the flag helps to do what do names.
 func (a *app) state(do string) (string, error) {
 	if a.stateDir != "" {
 		return a.stateDir, nil

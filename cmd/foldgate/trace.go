@@ -319,7 +319,7 @@ standard input.`,
 			}
 			faults += len(missing)
 			switch {
-			case !t.json && len(dirs) > 1: // else none is missing
+			case !t.json && len(dirs) > 1: // the report on a single journal has its missing anchors
 				printVerdict(out, len(dirs), missing, faults)
 			case t.json && len(missing) > 0:
 				if err := writeJSON(out, map[string]any{"missing_anchors": missing}); err != nil {
@@ -572,11 +572,11 @@ func printVerify(w io.Writer, name string, r trace.Report) {
 		render.Printf(w, "note  %s\n", n.String())
 	}
 	in, erased := "", ""
-	if r.Files > 0 { // else it is of an export, which lacks payloads also if none is erased
+	if r.Files > 0 { // else it is of an export, where a payload may be left out without being erased
 		in = " in " + count(r.Files, "file")
-	}
-	if r.Files > 0 && r.Erased > 0 {
-		erased = fmt.Sprintf(", %s erased", count(r.Erased, "payload"))
+		if r.Erased > 0 {
+			erased = fmt.Sprintf(", %s erased", count(r.Erased, "payload"))
+		}
 	}
 	fmt.Fprintf(w, "head %s\n%s%s, seq %d to %d%s: %s\n", r.Last.Hash, count(r.Records, "record"), in, r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
 }

@@ -273,7 +273,8 @@ func isName(text string, h *hit) bool {
 	return true
 }
 
-// What the names of values end with that are no secrets, and those of hashes: in small letters, without signs.
+// publicNames and hashNames are ends of the names of values that are no secrets, in lower case and without signs.
+// A value with one of hashNames must also look like a hash.
 var (
 	publicNames = []string{"nexttoken", "pagetoken", "continuationtoken", "startingtoken", "skiptoken", "deltatoken", "markertoken", "nextsynctoken",
 		"nextforwardtoken", "nextbackwardtoken", "tokenid", "idempotencykey", "secwebsocketkey", "cachekey", "surrogatekey", "partitionkey", "sortkey", "accesslog", "accesslogs"}
@@ -281,8 +282,8 @@ var (
 	hash      = regexp.MustCompile(`^(?:[0-9a-fA-F]{32,128}|[\w+/-]{27}=|[\w+/-]{43}=)$`)
 )
 
-// isNamedPublic reports whether a generic rule took for a key what its name says is none: the token of the next page,
-// the key of a request, a cache or a row, the name of a log, a hash that is not one of a secret.
+// isNamedPublic reports whether the name of a value that a generic rule found says that it is no secret: the token of
+// the next page, the key of a request, a cache or a row, the name of a log, or a hash that is not one of a secret.
 func isNamedPublic(text string, h *hit) bool {
 	before := text[h.match.Start:h.secret.Start]
 	var buf [len("nextbackwardtoken")]byte

@@ -614,8 +614,8 @@ func isNoMethod(err error) bool {
 	return ok && wire.ErrorCode(answer.Raw) == wire.CodeMethodNotFound
 }
 
-// readPage reads a page of a list of a server, the first one for the cursor "". It is a call of foldgate's own, whose
-// record it returns, recorded and scrubbed like any other. by says for whom.
+// readPage reads one page of a server's list: the first one if cursor is "". It makes a call of foldgate's own, which is
+// recorded and scrubbed like any other, and returns the id of its record. by says for whom the call is made.
 func (rt *Router) readPage(ctx context.Context, by interceptor.Origin, srv *upstream.Server, method, cursor string, connect func(context.Context) (conn.Conn, error)) (body json.RawMessage, record string, err error) {
 	params := json.RawMessage(`{}`)
 	if cursor != "" {

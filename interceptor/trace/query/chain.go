@@ -121,8 +121,8 @@ func (x *Index) contexts(ctx context.Context) (map[string]bool, error) {
 	})
 }
 
-// words calls yield with the first values of a field, without the empty one, with all if limit is negative. Some come
-// twice if the index was damaged.
+// words calls yield with the values of a field in ascending order, without the empty one: with at most limit of them,
+// or with all if limit is negative. If the index was damaged, yield may get a value twice.
 func (x *Index) words(ctx context.Context, field, limit int, yield func(value string)) error {
 	return x.read(ctx, func(db *sql.DB, _ *lineReader) error {
 		var value string
