@@ -263,6 +263,32 @@ func TestPublicNamesStay(t *testing.T) {
 	}
 }
 
+// TestPasswordsOfPeople: a word and a number after the name of a password is one, in all forms of a configuration.
+func TestPasswordsOfPeople(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, value := range []string{"Sommer2026", "hunter22", "Tr0ub4dor3", "Xk9#mP2!vL7q"} {
+		for _, form := range []string{
+			"db:\n  password: VALUE\n", "password: \"VALUE\"\n", "password: 'VALUE'\n", "spring.datasource.password=VALUE\n", "password = VALUE\n", "password = \"VALUE\"\n",
+			"wget --user=a --password=VALUE https://x\n", "Login(name=a, password=VALUE, tries=1)", "{Host:db Password: VALUE}", "{'user': 'a', 'password': 'VALUE'}",
+			"curl -d 'username=a&password=VALUE' https://x\n", "config.pwd = \"VALUE\";", `{"text": "password: VALUE\n"}`, "log-in with passwd=VALUE",
+		} {
+			in := strings.Replace(form, "VALUE", value, 1)
+			if got, found, err := s.Text(context.Background(), in); err != nil || len(found) == 0 || redacted.ReplaceAllString(got, "VALUE") != form {
+				t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
+			}
+		}
+	}
+	for _, in := range []string{
+		"PWD=/home/alice2/src\n", "PWD=~/src2024\n", "pwd: C:/Users/alice2\n", "/etc/passwd:12:alice7:x:1000:1000::/home/alice7:/bin/bash\n", "image: acme/reset-password:7f3a9c1d\n",
+		"passwd=1:4.13+dfsg1-1+b1\n", "base-passwd=3.6.1+deb12u1\n", "password = random_id.db1.hex\n", "password = os.getenv(pw2)\n", "password: *db_pw2024\n", "password: vault:db/main2024\n",
+		"password := config.Lookup(name, 12345)\n", "password: varchar255\n", "password: password123\n", "passwd: files ldap1\n", "password: $DB_PW2024\n", "password: {{ pw2024 }}\n",
+	} {
+		if got, found, err := s.Text(context.Background(), in); err != nil || got != in {
+			t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
+		}
+	}
+}
+
 // TestRulesHaveLiterals: one rule without literals that its matches must have, such as one with more than 64
 // alternatives, lets each string of a document be examined by itself, which takes several times as long.
 func TestRulesHaveLiterals(t *testing.T) {
