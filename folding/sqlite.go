@@ -114,7 +114,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	ctx := context.Background()
 	// The lock keeps other processes out. It has a file of its own, since a lock on the database
 	// would also keep our own readers out.
-	waiting, cancel := context.WithTimeout(ctx, lockWait)
+	waiting, cancel := context.WithTimeoutCause(ctx, lockWait, sqlitedb.ErrInUse)
 	defer cancel()
 	unlock, err := filelock.Wait(waiting, path+".lock")
 	if err != nil {
@@ -205,10 +205,7 @@ func (d *database) Get(ctx context.Context, id string) (Branch, bool, error) {
 }
 
 func (d *database) Progress(b Branch) error {
-	if err := d.progress.write(b); err != nil {
-		return diagnose(d.path, err)
-	}
-	return nil
+	return diagnose(d.path, d.progress.write(b))
 }
 
 func scan(row interface{ Scan(...any) error }) (Branch, error) {
@@ -382,15 +379,5 @@ func fromMicros(us int64) time.Time {
 
 // diagnose adds to an error of SQLite what the user can do about it.
 func diagnose(path string, err error) error {
-	switch {
-	case sqlitedb.IsDamaged(err):
-		return fmt.Errorf("state database %s is damaged or not a database: restore it from a backup, or move it and its -wal file away to start without branches: %w", path, err)
-	case sqlitedb.IsInUse(err), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("state database %s is in use by another process: stop that one, or name another state_dir: %w", path, err)
-	case errors.Is(err, sqlitedb.ErrForeign):
-		return fmt.Errorf("state database %s: %w: name another state_dir", path, err)
-	case sqlitedb.IsUnavailable(err):
-		return fmt.Errorf("state database %s: %w; %s", path, err, sqlitedb.Remedy(err, ""))
-	}
-	return fmt.Errorf("state database %s: %w", path, err)
+	return sqlitedb.Explain(err, "state database", path, "to start without branches")
 }

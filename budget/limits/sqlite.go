@@ -1,10 +1,10 @@
 package limits
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -301,10 +301,7 @@ func (f *file) write() {
 			} else if err != nil {
 				delete(f.answers, r.id)
 			}
-			if err != nil {
-				r.err = f.diagnose(err)
-			}
-			r.done <- r.err
+			r.done <- cmp.Or(f.diagnose(err), r.err)
 		}
 		if f.commits++; f.commits%tidyAfter == 0 {
 			f.tidy(ctx)
@@ -564,15 +561,5 @@ func (f *file) Close() error {
 
 // diagnose adds to an error what the user can do about it.
 func (f *file) diagnose(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case sqlitedb.IsDamaged(err):
-		return fmt.Errorf("database of limits %s is damaged: restore it from a backup, or move it and its -wal file away and run \"foldgate budgets rebuild\": %w", f.path, err)
-	case sqlitedb.IsInUse(err):
-		return fmt.Errorf("database of limits %s is locked by another process: end that one: %w", f.path, err)
-	case errors.Is(err, sqlitedb.ErrForeign):
-		return fmt.Errorf("database of limits %s: %w: name another state_dir", f.path, err)
-	}
-	return fmt.Errorf("database of limits %s: %w", f.path, err)
+	return sqlitedb.Explain(err, "database of limits", f.path, `and run "foldgate budgets rebuild"`)
 }

@@ -160,7 +160,7 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("result store %s: %w; %s", path, err, sqlitedb.Remedy(err, "move the file away to start with an empty store"))
+		return nil, sqlitedb.Explain(err, "result store", path, "to start with an empty one")
 	}
 	s.write.Lock()
 	defer s.write.Unlock()

@@ -71,7 +71,7 @@ func Open(path string, now func() time.Time) (*Engine, error) {
 	const flow = 0x666c6f77 // "flow"
 	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: flow})
 	if err != nil {
-		return nil, fmt.Errorf("workflows in %s: %w; %s", path, err, sqlitedb.Remedy(err, "move the file away to start without any"))
+		return nil, sqlitedb.Explain(err, "database of workflows", path, "to start without any")
 	}
 	db.SetMaxOpenConns(4)
 	return &Engine{db: db, now: now}, nil

@@ -35,6 +35,8 @@ var (
 	ErrOlder = errors.New("an older foldgate wrote it")
 	// ErrDamaged matches an error for damaged data; see [IsDamaged].
 	ErrDamaged = errors.New("damaged")
+	// ErrInUse is for an error of who waits in vain for a lock of its own; see [IsInUse].
+	ErrInUse = errors.New("it is locked")
 )
 
 // Options describe a database.
@@ -209,7 +211,9 @@ func IsDamaged(err error) bool {
 }
 
 // IsInUse reports whether err means that another connection holds a lock.
-func IsInUse(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
+func IsInUse(err error) bool {
+	return errors.Is(err, ErrInUse) || isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+}
 
 // IsUnavailable reports whether err means that a file can't be used now, which is no fault of its data:
 // another connection holds a lock, the disk is full or fails, memory is short, or the right is missing.
@@ -218,16 +222,22 @@ func IsUnavailable(err error) bool {
 		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL)
 }
 
-// Remedy returns what to do about an error of [Open]. away is the remedy for a file that can't be used as it is:
-// one that is whole must not be moved away because the disk is full.
-func Remedy(err error, away string) string {
+// Explain adds to an error of the database at path what that is, and what the user can do. away ends the advice to move
+// a damaged file away: one that is whole must not be moved because the disk is full.
+func Explain(err error, what, path, away string) error {
 	switch {
+	case err == nil:
+		return nil
+	case IsDamaged(err):
+		return fmt.Errorf("%s %s is damaged or not a database: restore it from a backup, or move it and its -wal file away %s: %w", what, path, away, err)
 	case IsInUse(err):
-		return "stop the process that uses it, or name another state_dir"
+		return fmt.Errorf("%s %s is in use by another process: stop that one, or name another state_dir: %w", what, path, err)
+	case errors.Is(err, ErrForeign):
+		return fmt.Errorf("%s %s: %w: name another state_dir", what, path, err)
 	case IsUnavailable(err):
-		return "make room on the disk, and see that foldgate can write it"
+		return fmt.Errorf("%s %s: %w; make room on the disk, and see that foldgate can write it", what, path, err)
 	}
-	return away
+	return fmt.Errorf("%s %s: %w", what, path, err)
 }
 
 func isCode(err error, codes ...int) bool {

@@ -216,8 +216,8 @@ func TestUnavailable(t *testing.T) {
 		if err == nil || sqlitedb.IsUnavailable(err) != want || sqlitedb.IsDamaged(err) || sqlitedb.IsInUse(err) {
 			t.Errorf("with %s: %v, unavailable %v, want %v", pragma, err, sqlitedb.IsUnavailable(err), want)
 		}
-		if remedy := sqlitedb.Remedy(err, "move it away"); (remedy == "move it away") == want {
-			t.Errorf("with %s: %v: %s", pragma, err, remedy)
+		if text := sqlitedb.Explain(err, "notes", "n.db", "").Error(); strings.Contains(text, "make room") != want || strings.Contains(text, "away") {
+			t.Errorf("with %s: %s", pragma, text)
 		}
 	}
 }
@@ -250,8 +250,8 @@ func TestExamine(t *testing.T) {
 		}
 		if err := sqlitedb.Examine(t.Context(), path); !sqlitedb.IsDamaged(err) {
 			t.Errorf("%s is damaged: %v", name, err)
-		} else if remedy := sqlitedb.Remedy(err, "move it away"); remedy != "move it away" {
-			t.Errorf("%s is damaged: %s", name, remedy)
+		} else if err := sqlitedb.Explain(err, "notes", path, "to start anew"); !strings.Contains(err.Error(), "away to start anew: ") {
+			t.Errorf("%s is damaged: %v", name, err)
 		}
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
