@@ -35,7 +35,7 @@ var (
 	ErrOlder = errors.New("an older foldgate wrote it")
 	// ErrDamaged matches an error for damaged data; see [IsDamaged].
 	ErrDamaged = errors.New("damaged")
-	// ErrInUse is for an error of who waits in vain for a lock of its own; see [IsInUse].
+	// ErrInUse matches an error for a lock that another process holds; see [IsInUse].
 	ErrInUse = errors.New("it is locked")
 )
 
@@ -222,8 +222,8 @@ func IsUnavailable(err error) bool {
 		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL)
 }
 
-// Explain adds to an error of the database at path what that is, and what the user can do. away ends the advice to move
-// a damaged file away: one that is whole must not be moved because the disk is full.
+// Explain adds to an error of a database what the database is, its path, and what the user can do. away ends the advice
+// to move the file away. Only a damaged file gets that advice: a whole one must not be moved because the disk is full.
 func Explain(err error, what, path, away string) error {
 	switch {
 	case err == nil:
