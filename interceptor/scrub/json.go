@@ -66,7 +66,7 @@ type document struct {
 	lists      map[uint64]bool // the places of hot strings; see together
 	named      []piece         // names and values; see pair
 	namedBytes int             // of the texts of those
-	tabular    bool            // only cells are of interest; see addJSONTable
+	inText     bool            // raw is a text, of which only the pairs are of interest; see addJSON
 }
 
 // A listed is a string below an array. The strings at one place of its members, such as
@@ -176,7 +176,7 @@ type frame struct {
 	text    span   // of an object: its "text"
 	blob    span   // of an object: its "blob"
 	mime    string // of an object: its "mimeType"
-	label   span   // of an object: its "name", "key" or the like, if it is hot
+	label   span   // of an object: its "name", "key" or the like, if it is hot; of an array: an option whose value is next
 	labeled span   // of an object: its "value" or the like
 	place   uint64 // the same for the members of an array; see listed
 	inside  int32  // the array that it is or is in; -1 for none
@@ -210,13 +210,10 @@ func (d *document) token(t rawjson.Token) error {
 		*f = frame{} // it refers to the document
 		return err
 	case rawjson.KeyToken:
-		if f.key = at; d.tabular {
-			return nil
-		}
-		f.name = d.unquote(at)
+		f.key, f.name = at, d.unquote(at)
 		switch f.name {
 		case "httpOnly", "sameSite", "hostOnly":
-			f.cookie = true
+			f.cookie = !d.inText // a rule knows cookies in text
 		}
 		return d.scan(at, f.name)
 	case rawjson.StringToken:
@@ -247,13 +244,10 @@ const maxPair = 4096
 
 func (d *document) value(at span) error {
 	f := d.top()
-	if d.tabular && f != nil {
-		d.list(f, at)
+	text := ""
+	if !d.inText {
+		text = d.unquoteIn(&d.unquoted, at)
 	}
-	if d.tabular {
-		return nil
-	}
-	text := d.unquoteIn(&d.unquoted, at)
 	if f == nil {
 		return d.scan(at, text)
 	}
@@ -266,6 +260,9 @@ func (d *document) value(at span) error {
 		case "mimeType":
 			f.mime = strings.Clone(text)
 		case "blob":
+			if d.inText {
+				break
+			}
 			earlier := f.blob
 			if f.blob = at; earlier.End > 0 { // there are two
 				return d.scan(earlier, d.unquote(earlier))
@@ -283,10 +280,22 @@ func (d *document) value(at span) error {
 	if err := d.scan(at, text); err != nil {
 		return err
 	}
+	if f.array {
+		err := d.pair(f.label, at)
+		if f.label = (span{}); d.raw[at.Start+1] == '-' {
+			f.label = at
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if n := len(d.stack); n > 1 && !d.stack[n-2].array && (f.array || isValue(f.name)) {
 		if err := d.pair(d.stack[n-2].key, at); err != nil {
 			return err
 		}
+	}
+	if d.inText {
+		return nil // the rules know names and values that stand side by side
 	}
 	return d.pair(f.key, at)
 }
@@ -296,8 +305,10 @@ func (d *document) pair(name, value span) error {
 	if value.End-value.Start > maxPair || name.End == 0 || !d.isHot(name) {
 		return nil
 	}
-	if d.tabular {
-		d.cells = append(d.cells, cell{name: view(d.raw[name.Start+1 : name.End-1]), value: span{value.Start + 1, value.End - 1}})
+	if d.inText {
+		if name = inside(name); isSecretName(view(d.raw), name) {
+			d.cells = append(d.cells, cell{name: view(d.raw[name.Start:name.End]), value: inside(value)})
+		}
 		return nil
 	}
 	n, v := d.unquote(name), d.unquote(value)
@@ -307,6 +318,9 @@ func (d *document) pair(name, value span) error {
 	}
 	return d.examinePairs()
 }
+
+// inside returns what a string literal has between its quotation marks.
+func inside(literal span) span { return span{literal.Start + 1, literal.End - 1} }
 
 // examinePairs examines the pairs noted so far, as lines of one text.
 func (d *document) examinePairs() error {
@@ -333,7 +347,7 @@ func (d *document) tables() error {
 	}
 	for i := range d.listed {
 		l := &d.listed[i]
-		if l.array < 0 || !d.lists[l.place] || !d.isHot(l.span) || !isSecretName(view(d.raw), span{l.Start + 1, l.End - 1}) {
+		if l.array < 0 || !d.lists[l.place] || !d.isHot(l.span) || !isSecretName(view(d.raw), inside(l.span)) {
 			continue
 		}
 		a := &d.arrays[l.array]
@@ -611,7 +625,7 @@ const maxRepeated, numRepeated = 64, 256
 
 // scan examines a string or key. text is its unquoted value.
 func (d *document) scan(at span, text string) error {
-	if len(text) < d.s.set.MinLen() || !d.isHot(at) {
+	if d.inText || len(text) < d.s.set.MinLen() || !d.isHot(at) {
 		return nil
 	}
 	var known *string // where text is kept if it is clean

@@ -30,7 +30,7 @@ func (x *examination) pairs(text string, hits []hit) (all pairs, err error) {
 		first := len(x.cells)
 		if !apart {
 			apart = true
-			if err := x.addJSONTable(text); err != nil {
+			if err := x.addJSON(text); err != nil {
 				return all, err
 			}
 		}

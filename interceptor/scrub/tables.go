@@ -1,11 +1,12 @@
 package scrub
 
 import (
-	"cmp"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // appendTables adds the columns with secrets of the tables in whose headers names match, and appends the texts of
@@ -371,20 +372,59 @@ func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell)
 	return d, left
 }
 
-// addJSONTable adds the cells of tables in a text that is JSON.
-func (x *examination) addJSONTable(text string) error {
-	begin := strings.TrimLeft(text, " \t\r\n")
-	if begin == "" || begin[0] != '[' && begin[0] != '{' || strings.Count(begin, "[") < 2 {
+// maxNesting is the most objects and arrays around a pair in JSON that is in a text.
+const maxNesting = 64
+
+// addJSON adds the pairs and the cells of tables in the JSON of a text, such as all of it, its lines or a block.
+// Of JSON that is cut or wrong it adds those before the fault.
+func (x *examination) addJSON(text string) error {
+	var d *document
+	object, array := -1, -1 // the next ones
+	for at := 0; ; {
+		object, array = indexFrom(text, '{', at, object), indexFrom(text, '[', at, array)
+		if at = min(object, array); at == len(text) {
+			break
+		}
+		inside := strings.TrimLeft(text[at+1:], " \t\r\n")
+		if inside == "" || inside[0] != '"' && (at == object || inside[0] != '{' && inside[0] != '[') {
+			at++ // it has no string in it
+			continue
+		}
+		if d == nil {
+			d = &document{examination: &examination{s: x.s, cells: x.cells}, raw: unsafe.Slice(unsafe.StringData(text), len(text)), all: true, inText: true}
+		}
+		_, _ = rawjson.WalkFirst(d.raw, at, func(t rawjson.Token) bool {
+			at = t.End
+			return len(d.stack) < maxNesting && d.token(t) == nil
+		})
+		for len(d.stack) > 0 { // after a fault
+			if err := d.token(rawjson.Token{Event: rawjson.ObjectEnd}); err != nil {
+				return err
+			}
+		}
+		if err := d.tables(); err != nil {
+			return err
+		}
+		clear(d.lists)
+		d.listed, d.arrays = d.listed[:0], d.arrays[:0]
+	}
+	if d == nil {
 		return nil
 	}
-	d := &document{examination: &examination{s: x.s, cells: x.cells}, raw: []byte(text), all: true, tabular: true}
-	if d.walk() != nil {
-		clear(d.cells[len(x.cells):])
-		return nil // it is no JSON
-	}
-	err := d.tables()
 	x.cells = d.cells
-	return cmp.Or(err, x.limit.spend(len(text)))
+	return x.limit.spend(len(text))
+}
+
+// indexFrom returns the first place of c in text from byte at on, or the length of text. last is what it returned for
+// an earlier place.
+func indexFrom(text string, c byte, at, last int) int {
+	if last >= at {
+		return last
+	}
+	if i := strings.IndexByte(text[at:], c); i >= 0 {
+		return at + i
+	}
+	return len(text)
 }
 
 // secretWords has the words in the names of columns with secrets.

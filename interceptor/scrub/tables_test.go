@@ -1,9 +1,11 @@
 package scrub
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -195,6 +197,54 @@ func TestTableInString(t *testing.T) {
 			if err != nil || len(found) != 1 || !strings.HasPrefix(got, before+"[REDACTED:") || !strings.HasSuffix(got, "]"+after) {
 				t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
 			}
+		}
+	}
+}
+
+// TestPairsOfJSONInText: a text with JSON in it gives the pairs of names and values that JSON itself gives.
+func TestPairsOfJSONInText(t *testing.T) {
+	s := newScrubber(t, Options{})
+	const value = "Sommer2026!"
+	for _, doc := range []string{
+		`{"password": ["a", "VALUE"]}`, `{"password": {"n": 1, "value": "VALUE"}}`, `{"password": {"S": "VALUE"}}`,
+		`{"name": "DB_PASSWORD", "description": "of the database", "value": "VALUE"}`,
+		`{"label": "password", "content": "VALUE"}`, `{"args": ["-v", "--password", "VALUE"]}`,
+		`{"columns": ["user", "password"], "rows": [["joe", "VALUE"]]}`, `[["user", "password"], ["joe", "VALUE"]]`,
+	} {
+		doc := strings.ReplaceAll(doc, "VALUE", value)
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, []byte(doc), "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		clean, _, err := s.JSON(context.Background(), []byte(doc))
+		if err != nil || bytes.Contains(clean, []byte(value)) {
+			t.Errorf("%s: %s, %v", doc, clean, err)
+		}
+		for _, text := range []string{
+			doc, indented.String(), "The account:\n" + indented.String() + "\nThat is all.", `{"n": 1}` + "\n" + doc + "\n" + `{"n": 2}` + "\n",
+			"level=info payload=" + doc + " took=3", `if f["x"] { g({"a", [` + "\n" + doc,
+			doc[:strings.LastIndex(doc, value)+len(value)+1] + ` ... cut`,
+		} {
+			if clean, _, err := s.Text(context.Background(), text); err != nil || strings.Contains(clean, value) {
+				t.Errorf("%q becomes %q, %v", text, clean, err)
+			}
+		}
+	}
+}
+
+// TestDeepJSONInText: a text of brackets takes little memory.
+func TestDeepJSONInText(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, open := range []string{"[", `["a",`, `{"password":`, `{"a":[`} {
+		text := strings.Repeat(open, 1<<20/len(open)) + " password: hunter22"
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, _, err := s.Text(context.Background(), text); err != nil {
+			t.Errorf("%s: %v", open, err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+			t.Errorf("a text of 1 MB of %s takes %d MB", open, n>>20)
 		}
 	}
 }

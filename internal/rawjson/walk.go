@@ -27,41 +27,51 @@ type Token struct {
 // It stops without an error when visit returns false. It fails if brackets, separators or the ends
 // of strings are wrong. It does not check the inside of strings and scalars; see [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
+	end, err := WalkFirst(b, 0, visit)
+	if err == nil && end >= 0 && end < len(b) {
+		return unexpected(b, end)
+	}
+	return err
+}
+
+// WalkFirst is [Walk] for the value that begins at byte i of b, whatever follows it. It returns the place
+// behind the value and white space, where the walk failed, or -1 if visit returned false.
+func WalkFirst(b []byte, i int, visit func(Token) bool) (end int, err error) {
 	open := make([]byte, 0, 64) // '{' and '[' around i; real messages need no more
-	i, wantKey := space(b, 0), false
-	for {
+	wantKey := false
+	for i = space(b, i); ; {
 		// A value begins at i, or the key of one.
 		if i >= len(b) {
-			return unexpected(b, i)
+			return i, unexpected(b, i)
 		}
 		t := Token{ScalarToken, i, i + 1}
 		switch c := b[i]; {
 		case c == '"':
 			if t.Event, t.End = StringToken, stringEnd(b, i); t.End < 0 {
-				return fmt.Errorf("json: string at byte %d has no end", i)
+				return i, fmt.Errorf("json: string at byte %d has no end", i)
 			}
 			if wantKey {
 				t.Event = KeyToken
 			}
 		case wantKey:
-			return unexpected(b, i)
+			return i, unexpected(b, i)
 		case c == '{':
 			t.Event = ObjectStart
 		case c == '[':
 			t.Event = ArrayStart
 		default:
 			if t.End = skip(b, i); t.End <= i {
-				return unexpected(b, i)
+				return i, unexpected(b, i)
 			}
 		}
 		if !visit(t) {
-			return nil
+			return -1, nil
 		}
 		i = space(b, t.End)
 		switch t.Event {
 		case KeyToken:
 			if i >= len(b) || b[i] != ':' {
-				return unexpected(b, i)
+				return i, unexpected(b, i)
 			}
 			i, wantKey = space(b, i+1), false
 			continue
@@ -80,15 +90,15 @@ func Walk(b []byte, visit func(Token) bool) error {
 				t.Event = ArrayEnd
 			}
 			if !visit(t) {
-				return nil
+				return -1, nil
 			}
 			i = space(b, i+1)
 		}
 		switch {
-		case n == 0 && i == len(b):
-			return nil
-		case n == 0 || i >= len(b) || b[i] != ',':
-			return unexpected(b, i)
+		case n == 0:
+			return i, nil
+		case i >= len(b) || b[i] != ',':
+			return i, unexpected(b, i)
 		}
 		open, wantKey = open[:n], open[n-1] == '{'
 		i = space(b, i+1)
