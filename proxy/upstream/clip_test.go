@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -27,7 +28,7 @@ func TestTextsAreCleanedBeforeTheyAreCut(t *testing.T) {
 		t.Errorf("the error is %q", text)
 	}
 	for _, resp := range []*http.Response{
-		{StatusCode: 500}, {StatusCode: 302, Header: http.Header{"Location": {around(200)}}},
+		{StatusCode: 500}, {StatusCode: 302, Request: &http.Request{URL: &url.URL{Path: "/mcp"}}, Header: http.Header{"Location": {"https://h/" + around(190)}}},
 	} {
 		said += newStatusError(cfg, resp, []byte(around(200))).Error()
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -429,12 +430,18 @@ func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	if cause := context.Cause(req.Context()); cause != nil {
 		return nil, cause
 	}
+	if asked, ok := err.(*url.Error); ok { // a model reads the error
+		err = &url.Error{Op: asked.Op, URL: origin(req.URL), Err: asked.Err}
+	}
 	_, unknown := errors.AsType[*net.DNSError](err)
 	if op, ok := errors.AsType[*net.OpError](err); unknown || ok && op.Op == "dial" {
 		return nil, &dialError{err}
 	}
 	return nil, err
 }
+
+// origin returns what errors show of a URL: its user, path and query can hold a credential.
+func origin(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
 // check returns the fault of a response outside 2xx, which it reads and closes. A response of 2xx
 // stays open.
@@ -455,8 +462,12 @@ type statusError struct {
 
 func newStatusError(cfg *Config, resp *http.Response, body []byte) *statusError {
 	e := &statusError{code: resp.StatusCode}
-	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
-		e.text = fmt.Sprintf("redirects to %.200q: configure that URL if you trust it", cfg.clean([]byte(to)))
+	if to, err := resp.Location(); err == nil && resp.StatusCode/100 == 3 {
+		text, path := origin(to), " with the same path"
+		if to.Path != resp.Request.URL.Path {
+			text, path = text+to.EscapedPath(), ""
+		}
+		e.text = fmt.Sprintf("redirects to %.200q%s: configure that URL if you trust it", cfg.clean([]byte(text)), path)
 	} else if len(body) > 0 {
 		e.text = cfg.clip(body)
 	}

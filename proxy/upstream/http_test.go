@@ -527,6 +527,40 @@ func TestHTTPRedirect(t *testing.T) {
 	}
 }
 
+// A configured URL can be a credential by itself: no error shows its user, path or query.
+func TestNoURLInErrors(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch m.Method {
+		case "cut":
+			panic(http.ErrAbortHandler)
+		case "move":
+			http.Redirect(w, r, "https://other.example.com"+r.URL.String(), http.StatusTemporaryRedirect)
+		case "away":
+			http.Redirect(w, r, "https://other.example.com/new?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
+		default:
+			return false
+		}
+		return true
+	})
+	cfg := f.config(t)
+	cfg.URL = strings.Replace(f.URL, "://", "://plain-user:plain-password@", 1) + "/s/plain-path?k=plain-query"
+	l := open(t, cfg)
+	errs := map[string]error{}
+	for method, want := range map[string]string{"cut": f.URL, "move": `"https://other.example.com" with the same path`, "away": `"https://other.example.com/new"`} {
+		_, err := l.Call(t.Context(), &conn.Request{Method: method})
+		if errs[method] = err; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", method, err, want)
+		}
+	}
+	f.Close()
+	_, errs["closed"] = Open(t.Context(), cfg)
+	for method, err := range errs {
+		if err == nil || strings.Contains(err.Error(), "plain-") {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
 func BenchmarkHTTPCall(b *testing.B) {
 	for _, stream := range []bool{false, true} {
 		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) {
