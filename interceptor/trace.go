@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -25,8 +26,12 @@ func Trace(r *Recorder) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if err := r.request(c); err != nil {
+				remedy := "the operator must free space or repair the state directory"
+				if errors.Is(err, trace.ErrFinal) {
+					remedy += ", and then restart foldgate"
+				}
 				return nil, &Refusal{Reason: trace.ReasonTrace, Code: "trace_unavailable", Status: 500, Err: err,
-					Message: "the call was not made because its trace record could not be written; the operator must free space or repair the state directory"}
+					Message: "the call was not made because its trace record could not be written; " + remedy}
 			}
 			res, err := next(ctx, c)
 			c.Outcome.decide(err)

@@ -54,6 +54,8 @@ type Options struct {
 var (
 	ErrClosed = errors.New("trace journal is closed")
 	ErrInUse  = errors.New("trace directory is in use by another process")
+	// ErrFinal is in the error of a journal that accepts nothing more, whatever the operator repairs.
+	ErrFinal = errors.New("restart foldgate when the state directory is sound")
 )
 
 // Journal is the one writer of a trace directory. Its methods are safe for
@@ -368,7 +370,7 @@ func (j *Journal) write(lines []byte) error {
 	}
 	if fi, serr := j.file.Stat(); serr == nil && fi.Size() > j.size {
 		if terr := j.file.Truncate(j.size); terr != nil && j.broken == nil {
-			j.broken = fmt.Errorf("%s has a partial line that cannot be cut off: %w", j.name, terr)
+			j.broken = fmt.Errorf("%s has a partial line that cannot be cut off: %w; %w", j.name, terr, ErrFinal)
 		}
 	}
 	return err
@@ -378,7 +380,7 @@ func (j *Journal) write(lines []byte) error {
 // content of the disk is unknown and the journal accepts nothing more.
 func (j *Journal) sync() error {
 	if err := j.file.Sync(); err != nil {
-		j.broken = fmt.Errorf("sync of %s failed, restart foldgate when the disk is sound: %w", j.name, err)
+		j.broken = fmt.Errorf("sync of %s failed: %w; %w", j.name, err, ErrFinal)
 	}
 	return j.broken
 }
@@ -595,7 +597,7 @@ func (j *Journal) flush() {
 	if err != nil {
 		j.writing.Lock()
 		if j.name == name { // else rotate has synced and closed it meanwhile
-			j.broken = fmt.Errorf("%s: %w; restart foldgate", name, err)
+			j.broken = fmt.Errorf("%s: %w; %w", name, err, ErrFinal)
 		}
 		err = j.broken
 		j.writing.Unlock()

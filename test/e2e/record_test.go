@@ -723,3 +723,38 @@ func TestRecordsNameTheirPrincipalAndHost(t *testing.T) {
 		})
 	}
 }
+
+// A trace that another program moved away refuses calls until foldgate is started again, and the refusal says so: to
+// move the trace back is not enough.
+func TestAMovedTraceNeedsARestart(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q]}\n", fakeserverBin))
+	c, err := mcpclient.Stdio(g.command("run"), mcpclient.Legacy) // it ends with an error: its last records are lost
+	if err != nil {
+		t.Fatal(err)
+	}
+	startHost(t, ctx, c)
+	echo := func() string { return said(t, tool(t, c, ctx, "fake__echo", `{"text":"a"}`)) }
+	echo()
+	dir := filepath.Join(g.dir, "state", "trace")
+	if err := os.Rename(dir, dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	var refusal string
+	for start := time.Now(); !strings.Contains(refusal, "restart foldgate"); refusal = echo() { // within sync_interval_ms
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("no refusal names the remedy: %s", refusal)
+		}
+	}
+	if err := os.Rename(dir+"-away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if text := echo(); !strings.Contains(text, "restart foldgate") {
+		t.Errorf("with the trace in its place again: %s", text)
+	}
+	_ = c.Close()
+	if text := said(t, tool(t, g.connect(ctx, "stdio", mcpclient.Legacy), ctx, "fake__echo", `{"text":"a"}`)); strings.Contains(text, "trace_unavailable") {
+		t.Errorf("after the restart: %s", text)
+	}
+}
