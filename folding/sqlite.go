@@ -168,14 +168,14 @@ func (d *database) Active(ctx context.Context) ([]Branch, error) {
 	for i := 0; err == nil && i < len(out); i++ {
 		err = d.progress.read(&out[i])
 	}
-	return out, err
+	return out, diagnose(d.path, err)
 }
 
-// active returns the rows of branches that have not ended, without their progress.
+// active returns the rows of branches that have not ended, without their progress. The caller adds the diagnosis.
 func (d *database) active(ctx context.Context) ([]Branch, error) {
 	rows, err := d.db.QueryContext(ctx, "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
 	if err != nil {
-		return nil, diagnose(d.path, err)
+		return nil, err
 	}
 	defer rows.Close()
 	var out []Branch
@@ -185,7 +185,7 @@ func (d *database) active(ctx context.Context) ([]Branch, error) {
 		out = append(out, b)
 	}
 	if err = cmp.Or(err, rows.Err()); err != nil {
-		return nil, diagnose(d.path, err)
+		return nil, err
 	}
 	return out, nil
 }

@@ -274,6 +274,10 @@ func TestSQLiteRefusesWithAReason(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		{"damaged branch", "damaged or not a database", func(t *testing.T, path string) {
+			healthy(t, path)
+			exec(t, path, "UPDATE branches SET activity = 'x'")
+		}},
 		{"another program's", "another program", func(t *testing.T, path string) {
 			exec(t, path, "CREATE TABLE cats (name TEXT)")
 		}},
@@ -315,6 +319,9 @@ func TestSQLiteRefusesWithAReason(t *testing.T) {
 			}
 			if !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error = %q, want one with %q", err, tt.want)
+			}
+			if n := strings.Count(err.Error(), "state database"); n != 1 {
+				t.Errorf("error = %q names the database %d times", err, n)
 			}
 			if after, _ := os.ReadFile(path); string(before) != string(after) {
 				t.Error("the refused file was changed")
