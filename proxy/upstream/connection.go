@@ -28,6 +28,7 @@ type connection struct {
 	calls     *calls
 	info      atomic.Pointer[conn.Info]
 	warnings  rateLimitedLog
+	skipped   keyBlock // lines that are no messages
 
 	lifetime context.Context // its cause is conn.ErrClosed after a plain close
 	end      context.CancelCauseFunc
@@ -280,7 +281,11 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 		}
 	case id != 0 && s.calls.resolve(id, wire.Message{}, err, own):
 	default:
-		s.warn("not a message, skipped", "line", s.cfg.clip(head), "because", err)
+		text := redactedKey
+		if !s.skipped.holds(head) {
+			text = s.cfg.clip(head)
+		}
+		s.warn("not a message, skipped", "line", text, "because", err)
 	}
 }
 

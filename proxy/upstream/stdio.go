@@ -174,16 +174,49 @@ func (c *complaint) text(cfg *Config) (out string) {
 	return out
 }
 
+// keyBlock tells which lines are of a private key. The rules for secrets see each line of a log by itself.
+type keyBlock struct {
+	mu     sync.Mutex
+	inside bool
+}
+
+const redactedKey = "[REDACTED:private-key]"
+
+var (
+	keyBegins = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
+	// keyGoes is a line between begin and end: much base64 behind any prefix, nothing but base64, or a header.
+	keyGoes = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}\W*$|^\s*[A-Za-z0-9+/]*={0,2}\s*$|^\s*(?:Proc-Type|DEK-Info|Version|Comment):`)
+)
+
+// holds reports whether the next line is one of a key, behind its first.
+func (k *keyBlock) holds(line []byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch at := keyBegins.FindIndex(line); {
+	case at != nil:
+		k.inside = !bytes.Contains(line[at[1]:], []byte("-----END"))
+		return false
+	case k.inside:
+		k.inside = keyGoes.Match(line)
+	}
+	return k.inside
+}
+
 // logLines logs what a child process writes to stderr, and notes what it says about its end.
 func logLines(r io.Reader, cfg *Config, said *complaint) {
 	var n rateLimitedLog
+	var key keyBlock
 	br := bufio.NewReaderSize(r, maxClean)
 	for rest := false; ; {
 		line, more, err := br.ReadLine()
 		if err != nil {
 			break
 		}
-		if !rest { // not the rest of a line that is too long
+		switch {
+		case rest: // of a line that is too long
+		case key.holds(line):
+			n.log(cfg.Log, slog.LevelInfo, "stderr", "line", redactedKey)
+		default:
 			text := string(line)
 			if len(line) > maxLogLine {
 				text = cfg.clean(line)
