@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/foldgate/foldgate/proxy/config"
@@ -64,6 +65,9 @@ func (m *retrying) Turn(ctx context.Context, r *runner.Request) (reply runner.Re
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return reply, cause
+	}
+	if asked, ok := errors.AsType[*url.Error](err); ok { // it quotes the URL, which can hold a credential
+		err = asked.Err
 	}
 	return reply, errors.New(clean(m.Key, "the model at llm.url gave no answer: "+err.Error()))
 }
