@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tailscale/hujson"
@@ -17,13 +18,17 @@ type jsonc struct{}
 
 var bom = []byte("\ufeff")
 
-// parse returns the value in data and a newline. data must have no byte order mark. The value of an empty file
-// has a negative StartOffset.
+// parse returns the value in data and a newline, with spaces in the place of a byte order mark. The value of an
+// empty file has a negative StartOffset.
 func (jsonc) parse(data []byte) (v hujson.Value, err error) {
-	if len(bytes.TrimSpace(data)) == 0 {
+	text := append(data[:len(data):len(data)], '\n') // a copy; hujson takes no line comment without an end
+	if bytes.HasPrefix(text, bom) {
+		copy(text, "   ")
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
 		return hujson.Value{Value: &hujson.Object{}, StartOffset: -1}, nil
 	}
-	v, err = hujson.Parse(append(data[:len(data):len(data)], '\n')) // a copy; it takes no line comment without an end
+	v, err = hujson.Parse(text)
 	if err != nil {
 		return v, errors.New(strings.TrimPrefix(err.Error(), "hujson: "))
 	}
@@ -34,7 +39,7 @@ func (jsonc) parse(data []byte) (v hujson.Value, err error) {
 }
 
 func (j jsonc) decode(data []byte) (map[string]any, error) {
-	v, err := j.parse(bytes.TrimPrefix(data, bom))
+	v, err := j.parse(data)
 	if err != nil || v.StartOffset < 0 {
 		return map[string]any{}, err
 	}
@@ -77,7 +82,6 @@ func descend(data []byte, v hujson.Value, path []string) (hujson.Value, []string
 }
 
 func (j jsonc) names(data []byte, path []string) ([]string, error) {
-	data = bytes.TrimPrefix(data, bom)
 	v, err := j.parse(data)
 	if err != nil {
 		return nil, err
@@ -98,7 +102,6 @@ func (j jsonc) set(data []byte, path []string, name string, e object) ([]byte, e
 }
 
 func (j jsonc) text(data []byte, path []string, name string) ([]byte, error) {
-	data = bytes.TrimPrefix(data, bom)
 	v, err := j.parse(data)
 	if err != nil {
 		return nil, err
@@ -116,14 +119,13 @@ func (j jsonc) paste(data []byte, path []string, name string, source []byte) ([]
 
 // put sets the member of that name to the text that render returns for its depth.
 func (j jsonc) put(data []byte, path []string, name string, render func(layout, int) string) ([]byte, error) {
-	mark := len(data) - len(bytes.TrimPrefix(data, bom))
-	head, data := data[:mark], data[mark:]
 	v, err := j.parse(data)
 	if err != nil {
 		return nil, err
 	}
 	if v.StartOffset < 0 {
-		data = []byte("{}" + newline(data))
+		mark := data[:len(data)-len(bytes.TrimPrefix(data, bom))]
+		data = slices.Concat(mark, []byte("{}"+newline(data)))
 		if v, err = j.parse(data); err != nil {
 			return nil, err
 		}
@@ -143,7 +145,7 @@ func (j jsonc) put(data []byte, path []string, name string, render func(layout, 
 	if missing == nil && at >= 0 {
 		old := o.Members[at]
 		l.base = indentAt(data, old.Name.StartOffset)
-		return append(head[:mark:mark], replace(data, old.Value.StartOffset, old.Value.EndOffset, render(l, 0))...), nil
+		return replace(data, old.Value.StartOffset, old.Value.EndOffset, render(l, 0)), nil
 	}
 	// The text of the new member, inside the mappings that don't exist.
 	member := ""
@@ -154,7 +156,7 @@ func (j jsonc) put(data []byte, path []string, name string, render func(layout, 
 	for i := range missing {
 		member += l.line(len(missing)-i) + "}"
 	}
-	return append(head[:mark:mark], l.insert(data, v, member)...), nil
+	return l.insert(data, v, member), nil
 }
 
 // insert adds a member at the end of the object v.
@@ -185,11 +187,9 @@ func (l layout) insert(data []byte, v hujson.Value, member string) []byte {
 }
 
 func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]byte, error) {
-	mark := len(data) - len(bytes.TrimPrefix(data, bom))
-	head, data := data[:mark], data[mark:]
 	v, err := j.parse(data)
 	if err != nil || v.StartOffset < 0 {
-		return append(head[:mark:mark], data...), err
+		return data, err
 	}
 	v, missing, err := descend(data, v, path)
 	if err != nil {
@@ -201,7 +201,7 @@ func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]by
 		return nil, err
 	}
 	if missing != nil || at < 0 {
-		return append(head[:mark:mark], data...), nil
+		return data, nil
 	}
 	m := o.Members[at]
 	start := m.Name.StartOffset - len(m.Name.BeforeExtra)
@@ -223,7 +223,6 @@ func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]by
 		comma := before.EndOffset + len(before.AfterExtra)
 		text = replace(text, comma, comma+1, "")
 	}
-	text = append(head[:mark:mark], text...)
 	if empty && len(o.Members) == 1 && len(path) > 0 {
 		return j.remove(text, path[:len(path)-1], path[len(path)-1], false)
 	}
