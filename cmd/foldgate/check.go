@@ -58,11 +58,8 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 				return err
 			}
 			printReport(cmd.OutOrStdout(), cfg, report)
-			for _, f := range slices.Concat(cfg.WithoutEffect(), cfg.UnmatchedPrincipals(), cfg.Ended(time.Now())) {
-				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Error())
-			}
-			if f, ok := cfg.OnlyRecords(); ok {
-				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Error())
+			for _, f := range warnings(cfg) {
+				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Text)
 			}
 			if n := report.Failed(); n > 0 {
 				hint := "; -v shows what their programs print"
@@ -112,14 +109,15 @@ func printReport(w io.Writer, cfg config.Config, r proxy.Report) {
 	}
 	render.Printf(w, "foldgate: %s of its own\n", count(len(r.Own), "tool"))
 	printTools(w, r.Own)
-	for _, c := range r.Clashes {
-		render.Printf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)
+	for _, f := range wrongNames(r) {
+		if f.Level == levelFault {
+			render.Printf(w, "clash: %s: %s\n", f.Text, f.Remedy)
+		} else {
+			render.Printf(w, "warning: %s\n", f.Text)
+		}
 	}
 	for _, u := range r.Omitted {
 		render.Printf(w, "warning: %q of %s is not shown, because the protocol does not allow it: %s\n", u.Name, u.Server, u.Why)
-	}
-	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
-		render.Printf(w, "warning: %s\n", f.Error())
 	}
 	for _, p := range r.Suspect {
 		render.Printf(w, "warning: the definition of the %s %s of %s looks wrong: %s\n", string(p.Kind), p.Title(), p.Server, strings.Join(p.Warnings, "; "))

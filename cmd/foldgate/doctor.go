@@ -101,13 +101,19 @@ that there is a fault. It changes nothing; servers are started as by foldgate ch
 }
 
 func (d *doctor) add(level, topic, remedy, format string, args ...any) {
-	switch level {
-	case levelFault:
-		d.Faults++
-	case levelWarn:
-		d.Warnings++
+	d.take(finding{level, topic, fmt.Sprintf(format, args...), remedy})
+}
+
+func (d *doctor) take(findings ...finding) {
+	for _, f := range findings {
+		switch f.Level {
+		case levelFault:
+			d.Faults++
+		case levelWarn:
+			d.Warnings++
+		}
 	}
-	d.Findings = append(d.Findings, finding{level, topic, fmt.Sprintf(format, args...), remedy})
+	d.Findings = append(d.Findings, findings...)
 }
 
 // print writes the findings, in color on a terminal.
@@ -174,19 +180,24 @@ func (d *doctor) configuration() (usable bool) {
 		served = "listens on " + cfg.Listen
 	}
 	d.add(levelOK, "configuration", "", "%s: %s, %s", cfg.File, count(len(cfg.Upstreams), "upstream"), served)
-	for _, f := range cfg.WithoutEffect() {
-		d.add(levelWarn, "configuration", "set listen, or remove the key", "%s", f.Error())
-	}
-	for _, f := range cfg.UnmatchedPrincipals() {
-		d.add(levelWarn, "configuration", "correct the key, or the principals", "%s", f.Error())
-	}
-	for _, f := range cfg.Ended(time.Now()) {
-		d.add(levelWarn, "configuration", "add a token to its tokens, or remove the principal", "%s", f.Error())
-	}
-	if f, ok := cfg.OnlyRecords(); ok {
-		d.add(levelWarn, "configuration", "remove the key when foldgate trace --reason policy shows only what the policy should refuse", "%s", f.Error())
-	}
+	d.take(warnings(cfg)...)
 	return true
+}
+
+// warnings returns what a valid configuration may have wrong, for check and doctor.
+func warnings(cfg config.Config) (found []finding) {
+	add := func(remedy string, faults ...config.Fault) {
+		for _, f := range faults {
+			found = append(found, finding{levelWarn, "configuration", f.Error(), remedy})
+		}
+	}
+	add("set listen, or remove the key", cfg.WithoutEffect()...)
+	add("correct the key, or the principals", cfg.UnmatchedPrincipals()...)
+	add("add a token to its tokens, or remove the principal", cfg.Ended(time.Now())...)
+	if f, ok := cfg.OnlyRecords(); ok {
+		add("remove the key when foldgate trace --reason policy shows only what the policy should refuse", f)
+	}
+	return found
 }
 
 // hosts looks at the files of the known hosts, for the user and for this directory.
@@ -448,17 +459,26 @@ func (d *doctor) upstreams(ctx context.Context) {
 	if len(ok) > 0 {
 		d.add(levelOK, "upstreams", "", "%d of %d answer: %s", len(ok), len(r.Upstreams), strings.Join(ok, ", "))
 	}
-	for _, c := range r.Clashes {
-		d.add(levelFault, "names", fmt.Sprintf("give %s a prefix of its own, or hide the tool with upstreams.%[1]s.tools.deny", c.Second), "%s is offered by %s and by %s, and only the first can be reached", c.Name, c.First, c.Second)
-	}
-	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
-		d.add(levelWarn, "names", "correct the key; foldgate check lists the tools", "%s", f.Error())
-	}
+	d.take(wrongNames(r)...)
 	level, remedy := levelOK, ""
 	if r.Tokens > manyTokens {
 		level, remedy = levelWarn, fmt.Sprintf("tools: {allow: [...]} under upstreams.%s, which costs %d, shows fewer", dearest, most)
 	}
 	d.add(level, "definitions", remedy, "the definitions of %s cost a host %s (%s)", count(tools, "tool"), count(r.Tokens, "token"), r.Counter)
+}
+
+// wrongNames returns the names that clash and those that no tool has, for check and doctor.
+func wrongNames(r proxy.Report) (found []finding) {
+	for _, c := range r.Clashes {
+		found = append(found, finding{
+			levelFault, "names", fmt.Sprintf("%s is offered by %s and by %s, and only the first can be reached", c.Name, c.First, c.Second),
+			fmt.Sprintf("give %s a prefix of its own, or hide the tool with upstreams.%[1]s.tools.deny", c.Second),
+		})
+	}
+	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
+		found = append(found, finding{levelWarn, "names", f.Error(), "correct the key; foldgate check lists the tools"})
+	}
+	return found
 }
 
 // store asks the store of the limits.
