@@ -208,11 +208,11 @@ func (r *request) takeBranchID() error {
 // callOwnTool answers a call of one of foldgate's own tools.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	r.res = &mcp.CallToolResult{}
-	m, err := r.f.engine.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, Receiver: r, Call: c})
+	body, err := r.f.engine.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, Receiver: r, Call: c})
 	if err != nil {
 		return nil, err
 	}
-	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
+	return &interceptor.Result{Body: body}, nil
 }
 
 // ownKey marks the context of a message of foldgate itself, which is free.

@@ -641,9 +641,9 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 
 // callOwnTool serves a call of foldgate's own tools, or a request about a task of one.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	m, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
+	body, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
 	if err != nil {
 		return nil, err
 	}
-	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
+	return &interceptor.Result{Body: body}, nil
 }

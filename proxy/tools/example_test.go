@@ -51,11 +51,11 @@ func Example() {
 		Target: interceptor.Target{Method: "tools/call", Name: "branch_create", Arguments: json.RawMessage(`{"description":"look around"}`)},
 	}
 	t.Attribute(lifetime, call)
-	m, err := t.Call(lifetime, &conn.Request{Method: "tools/call", Call: call})
+	body, err := t.Call(lifetime, &conn.Request{Method: "tools/call", Call: call})
 	if err != nil {
 		log.Fatal(err)
 	}
-	depth, _ := rawjson.Get(m.Result, "structuredContent", "depth")
+	depth, _ := rawjson.Get(body, "structuredContent", "depth")
 	fmt.Println("a branch of depth", string(depth))
 	// Output: a branch of depth 1
 }

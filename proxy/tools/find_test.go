@@ -65,8 +65,8 @@ func TestFoundDefinitionsAreBounded(t *testing.T) {
 			}
 			chain := interceptor.NewChain(func(context.Context, *interceptor.Call) {}, interceptor.Meter(tools.Branches, func() *interceptor.Limits { return nil }, interceptor.TokenMeter{Counter: tools.Counter}))
 			res, err := chain(t.Context(), c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-				m, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c})
-				return &interceptor.Result{Body: m.Result}, err
+				body, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c})
+				return &interceptor.Result{Body: body}, err
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -113,7 +113,7 @@ func (t *Tools) runsAsTask(id string) bool {
 func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, id) != nil }
 
 // aboutTask serves a request about a task of foldgate's own.
-func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) (wire.Message, error) {
+func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) ([]byte, error) {
 	id, _ := rawjson.GetString(r.Params, "taskId")
 	k, isModern := t.task(r.Call, id), modern(r.Call)
 	own := interceptor.MethodTaskResult // the method that only this era has
@@ -122,24 +122,24 @@ func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) (wire.Message, e
 	}
 	switch {
 	case !slices.Contains([]string{interceptor.MethodTaskGet, "tasks/cancel", own}, r.Method):
-		return wire.Message{}, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
+		return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
 	case k == nil: // the same if it is another principal's
-		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}
 	case r.Method == interceptor.MethodTaskGet && isModern && k.status() == statusCompleted:
-		return wire.Message{Result: rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result")}, nil
+		return rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result"), nil
 	case r.Method == interceptor.MethodTaskGet:
-		return wire.Message{Result: k.state(isModern)}, nil
+		return k.state(isModern), nil
 	case r.Method == interceptor.MethodTaskResult:
 		if k.agent != nil {
 			if err := waitFor(ctx, r, []*agent{k.agent}, forever); err != nil {
-				return wire.Message{}, err
+				return nil, err
 			}
 		}
-		return wire.Message{Result: rawjson.Set(k.answer(ctx, r.Call), rawjson.Quote(id), "_meta", wire.MetaRelatedTask, "taskId")}, nil
+		return rawjson.Set(k.answer(ctx, r.Call), rawjson.Quote(id), "_meta", wire.MetaRelatedTask, "taskId"), nil
 	case r.Method == "tasks/cancel":
 		return k.cancel(ctx, r)
 	}
-	return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil // tasks/update: it never asks for input
+	return []byte(`{"resultType":"complete"}`), nil // tasks/update: it never asks for input
 }
 
 // ttl is how long the task is kept: as long as its branch can last, and then as long as other answers.
@@ -180,23 +180,23 @@ func (k *task) answer(ctx context.Context, c *interceptor.Call) []byte {
 
 // cancel serves tasks/cancel. The branch may return meanwhile, so a legacy host, which gets the state, waits for
 // its end.
-func (k *task) cancel(ctx context.Context, r *conn.Request) (wire.Message, error) {
+func (k *task) cancel(ctx context.Context, r *conn.Request) ([]byte, error) {
 	working := k.status() == statusWorking
 	if working {
 		k.agent.cancel(context.Canceled)
 	}
 	if modern(r.Call) {
-		return wire.Message{Result: []byte(`{"resultType":"complete"}`)}, nil
+		return []byte(`{"resultType":"complete"}`), nil
 	}
 	if working {
 		if err := waitFor(ctx, r, []*agent{k.agent}, answerWithin); err != nil {
-			return wire.Message{}, err
+			return nil, err
 		}
 	}
 	if !working || k.status() == statusCompleted {
-		return wire.Message{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over: it can't be cancelled"}
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "the task is over: it can't be cancelled"}
 	}
-	return wire.Message{Result: k.state(false)}, nil
+	return k.state(false), nil
 }
 
 // state returns the state of the task, without its result.

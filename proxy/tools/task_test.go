@@ -89,13 +89,13 @@ func TestCancelledTask(t *testing.T) {
 			a := &agent{t: tools, parent: aboutTask("tools/call", modern), branch: folding.Branch{ID: "br_1"}, done: make(chan struct{})}
 			a.cancel = func(error) { a.answer = answer; close(a.done) }
 			tools.newTask(a.parent, a.branch, a, nil)
-			m, err := tools.Call(t.Context(), aboutTask("tasks/cancel", modern))
-			if refused := status == "completed" && !modern; (err != nil) != refused || modern != (string(m.Result) == `{"resultType":"complete"}`) || !modern && !refused && !strings.Contains(string(m.Result), `"status":"cancelled"`) {
-				t.Errorf("modern %v, %s: tasks/cancel = %s, %v", modern, status, m.Result, err)
+			body, err := tools.Call(t.Context(), aboutTask("tasks/cancel", modern))
+			if refused := status == "completed" && !modern; (err != nil) != refused || modern != (string(body) == `{"resultType":"complete"}`) || !modern && !refused && !strings.Contains(string(body), `"status":"cancelled"`) {
+				t.Errorf("modern %v, %s: tasks/cancel = %s, %v", modern, status, body, err)
 			}
-			m, err = tools.Call(t.Context(), aboutTask("tasks/get", modern))
-			if result := modern && status == "completed"; err != nil || !strings.Contains(string(m.Result), `"status":"`+status+`"`) || strings.Contains(string(m.Result), `"result":`) != result {
-				t.Errorf("modern %v, %s: tasks/get = %s, %v", modern, status, m.Result, err)
+			body, err = tools.Call(t.Context(), aboutTask("tasks/get", modern))
+			if result := modern && status == "completed"; err != nil || !strings.Contains(string(body), `"status":"`+status+`"`) || strings.Contains(string(body), `"result":`) != result {
+				t.Errorf("modern %v, %s: tasks/get = %s, %v", modern, status, body, err)
 			}
 		}
 	}

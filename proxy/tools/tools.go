@@ -218,13 +218,12 @@ func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-// Call serves a tools/call, or a request about the task of one. r.Call is the call in the chain.
-func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+// Call serves a tools/call, or a request about the task of one, and returns its result. r.Call is the call in
+// the chain.
+func (t *Tools) Call(ctx context.Context, r *conn.Request) (body []byte, err error) {
 	if r.Method != "tools/call" {
 		return t.aboutTask(ctx, r)
 	}
-	var body []byte
-	var err error
 	switch r.Call.Target.Name {
 	case "branch_create":
 		body, err = t.create(ctx, r)
@@ -240,12 +239,12 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 		body, err = t.runBatch(ctx, r)
 	}
 	if err == nil || err == context.Cause(ctx) { // the host no longer waits
-		return wire.Message{Result: body}, err
+		return body, err
 	}
 	if wrong, ok := errors.AsType[*extract.Error](err); ok {
 		err = folding.Errorf(folding.ErrInvalidInput, "%w", wrong)
 	}
-	return wire.Message{}, interceptor.FoldingRefusal(err)
+	return nil, interceptor.FoldingRefusal(err)
 }
 
 // Close waits for the batches under way, which end with the lifetime given to New, and stops the

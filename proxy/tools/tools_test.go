@@ -103,12 +103,12 @@ func (t *Tools) host(principal, session string) func(name, args string) string {
 			}
 			c.Attribution.Branch, c.Attribution.Context = &b, b.Context
 		}
-		m, err := t.Call(context.Background(), &conn.Request{Method: "tools/call", Params: c.Target.Params, Call: c})
+		body, err := t.Call(context.Background(), &conn.Request{Method: "tools/call", Params: c.Target.Params, Call: c})
 		var r *interceptor.Refusal
 		if errors.As(err, &r) {
 			return string(r.ToolResult(false))
 		}
-		return string(m.Result)
+		return string(body)
 	}
 }
 
