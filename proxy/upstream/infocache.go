@@ -69,19 +69,19 @@ func openInfoCache(file string, log *slog.Logger) *infoCache {
 
 // get returns the entry of a server. It is zero if the server has never been asked under this
 // configuration. The caller must not change it.
-func (k *infoCache) get(key string, c *config.Upstream) infoEntry {
-	hash := configHash(c)
+func (k *infoCache) get(s *Server) infoEntry {
+	hash := configHash(s.Config)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e := k.all[key]; e.Config == hash {
+	if e := k.all[s.Key]; e.Config == hash {
 		return e
 	}
 	return infoEntry{}
 }
 
 // putInfo keeps a server's description. The caller has removed the secrets.
-func (k *infoCache) putInfo(key string, c *config.Upstream, info conn.Info) {
-	k.put(key, c, func(e *infoEntry) bool {
+func (k *infoCache) putInfo(s *Server, info conn.Info) {
+	k.put(s, func(e *infoEntry) bool {
 		changed := string(e.Result) != string(info.Result)
 		e.Version, e.Result = info.Version, info.Result
 		return changed
@@ -89,11 +89,11 @@ func (k *infoCache) putInfo(key string, c *config.Upstream, info conn.Info) {
 }
 
 // putList keeps a list of a server, as one page. The caller has removed the secrets.
-func (k *infoCache) putList(key string, c *config.Upstream, method string, hosts wire.Capabilities, page json.RawMessage) {
+func (k *infoCache) putList(s *Server, method string, hosts wire.Capabilities, page json.RawMessage) {
 	if len(page) > maxStoredList {
 		return
 	}
-	k.put(key, c, func(e *infoEntry) bool {
+	k.put(s, func(e *infoEntry) bool {
 		name := listKey(method, hosts)
 		can := hosts.JSON()
 		changed := string(e.Lists[name]) != string(page) || string(e.Hosts) != string(can)
@@ -107,21 +107,21 @@ func (k *infoCache) putList(key string, c *config.Upstream, method string, hosts
 }
 
 // put changes the entry of a server, and writes the file if that made a difference.
-func (k *infoCache) put(key string, c *config.Upstream, change func(*infoEntry) bool) {
-	hash := configHash(c)
+func (k *infoCache) put(s *Server, change func(*infoEntry) bool) {
+	hash := configHash(s.Config)
 	k.mu.Lock()
-	e := k.all[key]
+	e := k.all[s.Key]
 	if e.Config != hash {
 		e = infoEntry{Config: hash}
 	}
 	changed := change(&e)
 	if changed {
-		k.all[key] = e
+		k.all[s.Key] = e
 		for other := range k.all { // earlier configurations had other names
 			if len(k.all) <= maxStoredServers {
 				break
 			}
-			if other != key {
+			if other != s.Key {
 				delete(k.all, other)
 			}
 		}

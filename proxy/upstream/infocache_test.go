@@ -20,15 +20,15 @@ func TestCacheOfProcesses(t *testing.T) {
 	var log strings.Builder
 	to := slog.New(slog.NewTextHandler(&log, nil))
 	file := filepath.Join(t.TempDir(), "upstreams.json")
-	server := &config.Upstream{URL: "http://127.0.0.1/"}
+	server := &Server{Key: "up", Config: &config.Upstream{URL: "http://127.0.0.1/"}}
 	var writers sync.WaitGroup
 	for _, size := range []int{10, 200_000} {
 		k := openInfoCache(file, to)
-		k.putInfo("up", server, conn.Info{Result: json.RawMessage(`{}`)})
+		k.putInfo(server, conn.Info{Result: json.RawMessage(`{}`)})
 		page := rawList(size)
 		writers.Go(func() {
 			for n := range 50 {
-				k.putList("up", server, "tools/list", 0, page[n%2])
+				k.putList(server, "tools/list", 0, page[n%2])
 			}
 		})
 	}
@@ -52,16 +52,16 @@ func TestCacheOfProcesses(t *testing.T) {
 // What servers said is there for others while the disk is slow.
 func TestCacheDoesNotWaitForTheDisk(t *testing.T) {
 	k := openInfoCache(filepath.Join(t.TempDir(), "upstreams.json"), slog.New(slog.DiscardHandler))
-	server := &config.Upstream{URL: "http://127.0.0.1/"}
+	server := &Server{Key: "up", Config: &config.Upstream{URL: "http://127.0.0.1/"}}
 	k.writing.Lock()
 	var writer sync.WaitGroup
-	writer.Go(func() { k.putInfo("up", server, conn.Info{Result: json.RawMessage(`{}`)}) })
-	for k.get("up", server).Result == nil && t.Context().Err() == nil {
+	writer.Go(func() { k.putInfo(server, conn.Info{Result: json.RawMessage(`{}`)}) })
+	for k.get(server).Result == nil && t.Context().Err() == nil {
 		runtime.Gosched()
 	}
 	k.writing.Unlock()
 	writer.Wait()
-	if again := openInfoCache(k.file, k.log); again.get("up", server).Result == nil {
+	if again := openInfoCache(k.file, k.log); again.get(server).Result == nil {
 		t.Error("the file has no description of the server")
 	}
 }
@@ -78,10 +78,11 @@ func TestCacheOfRenamedServers(t *testing.T) {
 	for n := range maxStoredServers {
 		k.all[strconv.Itoa(n)] = infoEntry{}
 	}
-	server, info := &config.Upstream{URL: "http://127.0.0.1/"}, conn.Info{Version: "2025-11-25", Result: json.RawMessage(`{}`)}
+	reach, info := &config.Upstream{URL: "http://127.0.0.1/"}, conn.Info{Version: "2025-11-25", Result: json.RawMessage(`{}`)}
 	for _, name := range []string{"new", "newer"} {
-		k.putInfo(name, server, info)
-		if got := k.get(name, server); len(k.all) != maxStoredServers || got.Version != info.Version {
+		server := &Server{Key: name, Config: reach}
+		k.putInfo(server, info)
+		if got := k.get(server); len(k.all) != maxStoredServers || got.Version != info.Version {
 			t.Errorf("%d servers are stored; %s has version %q", len(k.all), name, got.Version)
 		}
 	}

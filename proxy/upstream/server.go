@@ -104,7 +104,7 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 		s := &Server{Key: key, Name: "upstream:" + key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
 		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
-		known := t.known.get(key, u)
+		known := t.known.get(s)
 		s.info = conn.Info{Version: known.Version, Result: known.Result}
 		servers = append(servers, s)
 	}
@@ -252,7 +252,7 @@ func (s *Server) Info() (info conn.Info, ok bool) {
 // StoredList returns a list that s gave under this configuration to hosts that can do c, perhaps to an
 // earlier process, as one page; nil if none is stored.
 func (s *Server) StoredList(method string, c wire.Capabilities) json.RawMessage {
-	lists := s.set.known.get(s.Key, s.Config).Lists
+	lists := s.set.known.get(s).Lists
 	if page, ok := lists[listKey(method, c)]; ok {
 		return page
 	}
@@ -261,7 +261,7 @@ func (s *Server) StoredList(method string, c wire.Capabilities) json.RawMessage 
 
 // Hosts returns the capabilities of the hosts that last asked s for a list, all if none did.
 func (s *Server) Hosts() wire.Capabilities {
-	if hosts := s.set.known.get(s.Key, s.Config).Hosts; hosts != nil {
+	if hosts := s.set.known.get(s).Hosts; hosts != nil {
 		return wire.ReadCapabilities(hosts)
 	}
 	return wire.AllCapabilities
@@ -270,7 +270,7 @@ func (s *Server) Hosts() wire.Capabilities {
 // StoreList keeps a list of s for [Server.StoredList], unless it has secrets or more than 1 MiB.
 func (s *Server) StoreList(ctx context.Context, method string, c wire.Capabilities, page json.RawMessage) {
 	if clean, err := s.set.options.CleanJSON(ctx, page); err == nil && bytes.Equal(clean, page) {
-		s.set.known.putList(s.Key, s.Config, method, c, page)
+		s.set.known.putList(s, method, c, page)
 	}
 }
 
@@ -423,7 +423,7 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 		return nil, err
 	}
 	if clean, err := s.set.options.CleanJSON(s.set.lifetime, c.Info().Result); err == nil {
-		s.set.known.putInfo(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
+		s.set.known.putInfo(s, conn.Info{Version: c.Info().Version, Result: clean})
 	}
 	return c, nil
 }
