@@ -76,11 +76,11 @@ func (h Host) Connect(file string, s Server, imported []Imported) (*Change, erro
 	}
 	text := c.backup
 	for _, m := range moved {
-		if text, err = h.syntax.remove(text, m.table(), m.name(), false); err != nil {
+		if text, err = h.syntax.remove(text, m, false); err != nil {
 			return nil, c.fault(err)
 		}
 	}
-	if text, err = h.syntax.set(text, h.table(), Entry, e); err != nil {
+	if text, err = h.syntax.set(text, h.own(), e); err != nil {
 		return nil, c.fault(err)
 	}
 	if err := verify(h.syntax, c.backup, text, h.table(), append(slices.Clone(moved), h.own()), e); err != nil {
@@ -165,12 +165,12 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 		return text, false, cmp.Or(err, verify(s, c.Before, text, h.table(), touched, nil))
 	}
 	empty := rec.Sum != "" && lookup(was, h.table()) == nil
-	if text, err = s.remove(c.Before, h.table(), Entry, empty); err != nil {
+	if text, err = s.remove(c.Before, h.own(), empty); err != nil {
 		return nil, false, err
 	}
 	for _, m := range rec.Moved {
 		table, name := m.table(), m.name()
-		source, err := s.text(old, table, name)
+		source, err := s.text(old, m)
 		if err != nil {
 			return nil, false, err
 		}
@@ -182,7 +182,7 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 			touched = slices.DeleteFunc(touched, func(t entry) bool { return slices.Equal(t, m) })
 			continue
 		}
-		if text, err = s.paste(text, table, name, source); err != nil {
+		if text, err = s.paste(text, m, source); err != nil {
 			return nil, false, err
 		}
 		is, err := s.decode(text)
@@ -200,35 +200,35 @@ func (h Host) restore(now, old []byte, rec *record) (text []byte, err error) {
 	if !ok || !rec.Existed {
 		return nil, nil
 	}
-	source, err := s.text(now, h.table(), Entry)
+	source, err := s.text(now, h.own())
 	if err != nil || source == nil {
 		return nil, err
 	}
 	left := old
 	tables := []entry{entry(h.table())}
 	for _, m := range rec.Moved {
-		if left, err = s.remove(left, m.table(), m.name(), false); err != nil {
+		if left, err = s.remove(left, m, false); err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(tables, func(t entry) bool { return slices.Equal(t, m.table()) }) {
 			tables = append(tables, m.table())
 		}
 	}
-	if left, err = s.paste(left, h.table(), Entry, source); err != nil {
+	if left, err = s.paste(left, h.own(), source); err != nil {
 		return nil, err
 	}
 	text = now
 	for _, t := range tables {
-		was, errWas := s.text(old, t.table(), t.name())
-		wrote, errWrote := s.text(left, t.table(), t.name())
-		is, errIs := s.text(now, t.table(), t.name())
+		was, errWas := s.text(old, t)
+		wrote, errWrote := s.text(left, t)
+		is, errIs := s.text(now, t)
 		if err := cmp.Or(errWas, errWrote, errIs); err != nil {
 			return nil, err
 		}
 		if was == nil || !bytes.Equal(is, wrote) {
 			return nil, nil
 		}
-		if text, err = s.paste(text, t.table(), t.name(), was); err != nil {
+		if text, err = s.paste(text, t, was); err != nil {
 			return nil, err
 		}
 	}

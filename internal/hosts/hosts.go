@@ -386,6 +386,6 @@ func (h Host) Print(s Server) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := h.syntax.set(nil, h.table(), Entry, e)
+	text, err := h.syntax.set(nil, h.own(), e)
 	return string(text), err
 }

@@ -157,7 +157,7 @@ func TestInspect(t *testing.T) {
 			if h.shape.command != "" {
 				e = object{{h.shape.command, "x"}}
 			}
-			with, err := h.syntax.set([]byte(text), h.table(), "other", e)
+			with, err := h.syntax.set([]byte(text), append(h.table(), "other"), e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +180,7 @@ func TestInspect(t *testing.T) {
 // A byte order mark is no part of a YAML file's first key: foldgate's entry stands beside the others.
 func TestYAMLByteOrderMark(t *testing.T) {
 	const before = "\ufeffextensions:\n  a:\n    cmd: x\n"
-	text, err := yamlSyntax{}.set([]byte(before), []string{"extensions"}, Entry, object{{"cmd", "y"}})
+	text, err := yamlSyntax{}.set([]byte(before), entry{"extensions", Entry}, object{{"cmd", "y"}})
 	if want := before + "  foldgate:\n    cmd: \"y\"\n"; err != nil || string(text) != want {
 		t.Errorf("set: %v\n%q, want\n%q", err, text, want)
 	}

@@ -106,7 +106,7 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		if in.Key, in.Twin = im.known[id]; !in.Twin {
 			config, keys, values := im.Config, im.keys, maps.Clone(im.Values)
 			in.Key = im.key(in.Name)
-			if im.Config, err = (yamlSyntax{}).set(im.Config, []string{"upstreams"}, in.Key, im.upstream(in.Key, s)); err != nil {
+			if im.Config, err = (yamlSyntax{}).set(im.Config, entry{"upstreams", in.Key}, im.upstream(in.Key, s)); err != nil {
 				return nil, fmt.Errorf("the configuration: %w", err)
 			}
 			if im.Usable != nil {

@@ -97,28 +97,28 @@ func (j jsonc) names(data []byte, path []string) ([]string, error) {
 	return names, nil
 }
 
-func (j jsonc) set(data []byte, path []string, name string, e object) ([]byte, error) {
-	return j.put(data, path, name, func(l layout, depth int) string { return l.object(e, depth) })
+func (j jsonc) set(data []byte, at entry, e object) ([]byte, error) {
+	return j.put(data, at, func(l layout, depth int) string { return l.object(e, depth) })
 }
 
-func (j jsonc) text(data []byte, path []string, name string) ([]byte, error) {
+func (j jsonc) text(data []byte, at entry) ([]byte, error) {
 	v, err := j.parse(data)
 	if err != nil {
 		return nil, err
 	}
-	v, missing, err := descend(data, v, append(path[:len(path):len(path)], name))
+	v, missing, err := descend(data, v, at)
 	if err != nil || missing != nil {
 		return nil, err
 	}
 	return data[v.StartOffset:v.EndOffset], nil
 }
 
-func (j jsonc) paste(data []byte, path []string, name string, source []byte) ([]byte, error) {
-	return j.put(data, path, name, func(layout, int) string { return string(source) })
+func (j jsonc) paste(data []byte, at entry, source []byte) ([]byte, error) {
+	return j.put(data, at, func(layout, int) string { return string(source) })
 }
 
-// put sets the member of that name to the text that render returns for its depth.
-func (j jsonc) put(data []byte, path []string, name string, render func(layout, int) string) ([]byte, error) {
+// put sets the value of an entry to the text that render returns for its depth.
+func (j jsonc) put(data []byte, at entry, render func(layout, int) string) ([]byte, error) {
 	v, err := j.parse(data)
 	if err != nil {
 		return nil, err
@@ -132,18 +132,18 @@ func (j jsonc) put(data []byte, path []string, name string, render func(layout, 
 	}
 	l := layout{newline: newline(data), unit: "  ", colon: ": "}
 	l.follow(data, v)
-	v, missing, err := descend(data, v, path)
+	v, missing, err := descend(data, v, at.table())
 	if err != nil {
 		return nil, err
 	}
 	l.follow(data, v)
 	o := v.Value.(*hujson.Object)
-	at, err := find(data, o, name)
+	i, err := find(data, o, at.name())
 	if err != nil {
 		return nil, err
 	}
-	if missing == nil && at >= 0 {
-		old := o.Members[at]
+	if missing == nil && i >= 0 {
+		old := o.Members[i]
 		l.base = indentAt(data, old.Name.StartOffset)
 		return replace(data, old.Value.StartOffset, old.Value.EndOffset, render(l, 0)), nil
 	}
@@ -152,7 +152,7 @@ func (j jsonc) put(data []byte, path []string, name string, render func(layout, 
 	for i, key := range missing {
 		member += quote(key) + l.colon + "{" + l.line(i+2)
 	}
-	member += quote(name) + l.colon + render(l, len(missing)+1)
+	member += quote(at.name()) + l.colon + render(l, len(missing)+1)
 	for i := range missing {
 		member += l.line(len(missing)-i) + "}"
 	}
@@ -186,31 +186,31 @@ func (l layout) insert(data []byte, v hujson.Value, member string) []byte {
 	return replace(text, from, from, comma)
 }
 
-func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]byte, error) {
+func (j jsonc) remove(data []byte, at entry, empty bool) ([]byte, error) {
 	v, err := j.parse(data)
 	if err != nil || v.StartOffset < 0 {
 		return data, err
 	}
-	v, missing, err := descend(data, v, path)
+	v, missing, err := descend(data, v, at.table())
 	if err != nil {
 		return nil, err
 	}
 	o := v.Value.(*hujson.Object)
-	at, err := find(data, o, name)
+	i, err := find(data, o, at.name())
 	if err != nil {
 		return nil, err
 	}
-	if missing != nil || at < 0 {
+	if missing != nil || i < 0 {
 		return data, nil
 	}
-	m := o.Members[at]
+	m := o.Members[i]
 	start := m.Name.StartOffset - len(m.Name.BeforeExtra)
 	start += trimmed(data[start:m.Name.StartOffset]) // comments before the entry stay
-	end, last := m.Value.EndOffset, at == len(o.Members)-1
+	end, last := m.Value.EndOffset, i == len(o.Members)-1
 	switch {
 	case !last || m.Value.AfterExtra != nil:
 		end += len(m.Value.AfterExtra) + 1 // with its comma
-	case at == 0 && trimmed(data[v.StartOffset+1:start]) == 0 && trimmed(data[end:v.EndOffset-1]) == 0:
+	case i == 0 && trimmed(data[v.StartOffset+1:start]) == 0 && trimmed(data[end:v.EndOffset-1]) == 0:
 		start, end = v.StartOffset+1, v.EndOffset-1
 	}
 	by := ""
@@ -218,13 +218,13 @@ func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]by
 		by = newline(data) // ends a comment
 	}
 	text := replace(data, start, end, by)
-	if last && at > 0 && m.Value.AfterExtra == nil { // the comma before it
-		before := o.Members[at-1].Value
+	if last && i > 0 && m.Value.AfterExtra == nil { // the comma before it
+		before := o.Members[i-1].Value
 		comma := before.EndOffset + len(before.AfterExtra)
 		text = replace(text, comma, comma+1, "")
 	}
-	if empty && len(o.Members) == 1 && len(path) > 0 {
-		return j.remove(text, path[:len(path)-1], path[len(path)-1], false)
+	if empty && len(o.Members) == 1 && len(at) > 1 {
+		return j.remove(text, at.table(), false)
 	}
 	return text, nil
 }

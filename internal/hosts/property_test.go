@@ -17,7 +17,7 @@ type generator struct{ *rand.Rand }
 
 func (g generator) pick(of ...string) string { return of[g.IntN(len(of))] }
 
-// names returns up to four names of servers.
+// servers returns up to four names of servers.
 func (g generator) servers() []string {
 	all := []string{"github", "files", "a b", "x.y", "é", "9", "server-1"}
 	g.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
@@ -209,7 +209,7 @@ func TestEdits(t *testing.T) {
 		for seed := range uint64(200) {
 			text, servers := generator{rand.New(rand.NewPCG(seed, uint64(100+i)))}.file(h)
 			before := []byte(text)
-			after, err := h.syntax.set(before, h.table(), Entry, e)
+			after, err := h.syntax.set(before, h.own(), e)
 			if err == nil {
 				err = verify(h.syntax, before, after, h.table(), []entry{h.own()}, e)
 			}
@@ -264,7 +264,7 @@ func FuzzConnect(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		after, err := h.syntax.set([]byte(text), h.table(), Entry, e)
+		after, err := h.syntax.set([]byte(text), h.own(), e)
 		if err != nil || strings.Contains(text, "fold") || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, e) != nil {
 			return
 		}
@@ -276,7 +276,7 @@ func FuzzConnect(f *testing.F) {
 		if err != nil || !slices.Contains(names, Entry) {
 			t.Fatalf("names %q, %v of\n%s", names, err, after)
 		}
-		gone, err := h.syntax.remove(after, h.table(), Entry, false)
+		gone, err := h.syntax.remove(after, h.own(), false)
 		if err == nil && verify(h.syntax, after, gone, h.table(), []entry{h.own()}, nil) == nil {
 			if names, err := h.syntax.names(gone, h.table()); err != nil || slices.Contains(names, Entry) {
 				t.Fatalf("names %q, %v of\n%s", names, err, gone)

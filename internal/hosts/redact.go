@@ -37,7 +37,7 @@ func (r redactor) file(s syntax, text []byte, servers []entry) ([]byte, error) {
 		if !r.found {
 			continue
 		}
-		if text, err = s.set(text, e.table(), e.name(), shown); err != nil {
+		if text, err = s.set(text, e, shown); err != nil {
 			return nil, err
 		}
 	}

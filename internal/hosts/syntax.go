@@ -8,21 +8,20 @@ import (
 	"slices"
 )
 
-// syntax edits the files of one syntax. path leads to a mapping with servers by name. Errors name
-// the line, and never quote a value.
+// syntax edits the files of one syntax. Errors name the line, and never quote a value.
 type syntax interface {
 	// decode returns the file's values. An empty file has none.
 	decode(data []byte) (map[string]any, error)
-	// names returns the names below path, in the order of the file.
+	// names returns the names in the mapping at path, in the order of the file.
 	names(data []byte, path []string) ([]string, error)
-	// set adds the entry, after all others, or replaces its value. It creates the path.
-	set(data []byte, path []string, name string, e object) ([]byte, error)
+	// set adds an entry, after all others, or replaces its value. It creates the mappings around it.
+	set(data []byte, at entry, e object) ([]byte, error)
 	// text returns the source of an entry, for paste.
-	text(data []byte, path []string, name string) ([]byte, error)
+	text(data []byte, at entry) ([]byte, error)
 	// paste adds an entry with the source of another text of the same syntax.
-	paste(data []byte, path []string, name string, source []byte) ([]byte, error)
-	// remove takes the entry out. With empty set it also takes out a mapping that is left empty.
-	remove(data []byte, path []string, name string, empty bool) ([]byte, error)
+	paste(data []byte, at entry, source []byte) ([]byte, error)
+	// remove takes an entry out. With empty set it also takes out a mapping that is left empty.
+	remove(data []byte, at entry, empty bool) ([]byte, error)
 }
 
 // object is a mapping whose order counts. Values are strings, booleans, whole numbers, lists of

@@ -94,8 +94,7 @@ func (t tomlSyntax) names(data []byte, path []string) (names []string, err error
 	return names, err
 }
 
-func (t tomlSyntax) set(data []byte, path []string, name string, e object) ([]byte, error) {
-	at := slices.Concat(path, []string{name})
+func (t tomlSyntax) set(data []byte, at entry, e object) ([]byte, error) {
 	source := strings.ReplaceAll(renderTOML(at, e), "\n", newline(data))
 	all, err := t.blocks(data)
 	if err != nil {
@@ -129,8 +128,7 @@ func (tomlSyntax) append(data []byte, source string) []byte {
 	return slices.Concat(data, []byte(source))
 }
 
-func (t tomlSyntax) text(data []byte, path []string, name string) ([]byte, error) {
-	at := slices.Concat(path, []string{name})
+func (t tomlSyntax) text(data []byte, at entry) ([]byte, error) {
 	all, err := t.blocks(data)
 	var source []byte
 	for _, b := range all {
@@ -144,17 +142,17 @@ func (t tomlSyntax) text(data []byte, path []string, name string) ([]byte, error
 	return source, err
 }
 
-func (t tomlSyntax) paste(data []byte, _ []string, _ string, source []byte) ([]byte, error) {
+func (t tomlSyntax) paste(data []byte, _ entry, source []byte) ([]byte, error) {
 	return t.append(data, string(source)), nil
 }
 
-func (t tomlSyntax) remove(data []byte, path []string, name string, _ bool) ([]byte, error) {
-	return t.cut(data, slices.Concat(path, []string{name}), true)
+func (t tomlSyntax) remove(data []byte, at entry, _ bool) ([]byte, error) {
+	return t.cut(data, at, true)
 }
 
-// cut takes out every block below path at. With gap set, it also takes out the empty line before a
+// cut takes out every block of the entry. With gap set, it also takes out the empty line before a
 // run of blocks.
-func (t tomlSyntax) cut(data []byte, at []string, gap bool) ([]byte, error) {
+func (t tomlSyntax) cut(data []byte, at entry, gap bool) ([]byte, error) {
 	all, err := t.blocks(data)
 	if err != nil {
 		return nil, err

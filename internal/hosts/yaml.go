@@ -13,8 +13,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// yamlSyntax is YAML whose servers are a block mapping. path has one element. An entry is whole
-// lines.
+// yamlSyntax is YAML whose servers are a block mapping at the top. An entry is whole lines.
 type yamlSyntax struct{}
 
 func (yamlSyntax) decode(data []byte) (m map[string]any, err error) {
@@ -163,30 +162,30 @@ func (y yamlSyntax) names(data []byte, path []string) (names []string, err error
 	return names, err
 }
 
-func (y yamlSyntax) set(data []byte, path []string, name string, e object) ([]byte, error) {
-	o, err := y.read(data, path)
+func (y yamlSyntax) set(data []byte, at entry, e object) ([]byte, error) {
+	o, err := y.read(data, at.table())
 	if err != nil {
 		return nil, err
 	}
-	return y.put(data, path, name, o, renderYAML(cmp.Or(o.indent, o.unit), o.unit, field{name, e}))
+	return y.put(data, at, o, renderYAML(cmp.Or(o.indent, o.unit), o.unit, field{at.name(), e}))
 }
 
 // put adds the lines of an entry after the others, or in the place of the old ones.
-func (yamlSyntax) put(data []byte, path []string, name string, o outline, source string) ([]byte, error) {
+func (yamlSyntax) put(data []byte, at entry, o outline, source string) ([]byte, error) {
 	nl := newline(data)
 	source = strings.ReplaceAll(source, "\n", nl)
-	if i := o.entry(name); i >= 0 {
+	if i := o.entry(at.name()); i >= 0 {
 		return replace(data, o.entries[i].start, o.entries[i].end, source), nil
 	}
-	open := func(at int) string { // ends the line before
-		if at > 0 && data[at-1] != '\n' {
+	open := func(offset int) string { // ends the line before
+		if offset > 0 && data[offset-1] != '\n' {
 			return nl
 		}
 		return ""
 	}
 	switch {
 	case !o.found:
-		return slices.Concat(data, []byte(open(len(data))+path[0]+":"+nl+source)), nil
+		return slices.Concat(data, []byte(open(len(data))+at[0]+":"+nl+source)), nil
 	case len(o.entries) > 0:
 		return replace(data, o.end, o.end, open(o.end)+source), nil
 	}
@@ -194,7 +193,7 @@ func (yamlSyntax) put(data []byte, path []string, name string, o outline, source
 	line := data[from:o.start]
 	switch rest := inlineEmpty.FindSubmatchIndex(line); {
 	case rest == nil:
-		return nil, fmt.Errorf("line %d: the entries of %q must stand on lines of their own", o.key, path[0])
+		return nil, fmt.Errorf("line %d: the entries of %q must stand on lines of their own", o.key, at[0])
 	case rest[2] >= 0: // {} or null
 		data = replace(data, from+rest[2], from+rest[3], "")
 		o.start -= rest[3] - rest[2]
@@ -205,16 +204,16 @@ func (yamlSyntax) put(data []byte, path []string, name string, o outline, source
 // inlineEmpty matches a line with a key and no value, and the text between the colon and a comment.
 var inlineEmpty = regexp.MustCompile(`^[^#{]*:([ \t]*(?:\{[ \t]*\}|null|~))?[ \t]*(?:#.*)?\r?\n?$`)
 
-func (y yamlSyntax) text(data []byte, path []string, name string) ([]byte, error) {
-	o, err := y.read(data, path)
-	if i := o.entry(name); i >= 0 {
+func (y yamlSyntax) text(data []byte, at entry) ([]byte, error) {
+	o, err := y.read(data, at.table())
+	if i := o.entry(at.name()); i >= 0 {
 		return data[o.entries[i].start:o.entries[i].end], nil
 	}
 	return nil, err
 }
 
-func (y yamlSyntax) paste(data []byte, path []string, name string, source []byte) ([]byte, error) {
-	o, err := y.read(data, path)
+func (y yamlSyntax) paste(data []byte, at entry, source []byte) ([]byte, error) {
+	o, err := y.read(data, at.table())
 	if err != nil {
 		return nil, err
 	}
@@ -222,12 +221,12 @@ func (y yamlSyntax) paste(data []byte, path []string, name string, source []byte
 	if !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
-	return y.put(data, path, name, o, text)
+	return y.put(data, at, o, text)
 }
 
-func (y yamlSyntax) remove(data []byte, path []string, name string, empty bool) ([]byte, error) {
-	o, err := y.read(data, path)
-	i := o.entry(name)
+func (y yamlSyntax) remove(data []byte, at entry, empty bool) ([]byte, error) {
+	o, err := y.read(data, at.table())
+	i := o.entry(at.name())
 	if err != nil || i < 0 {
 		return data, err
 	}
