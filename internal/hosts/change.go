@@ -83,7 +83,7 @@ func (h Host) Connect(file string, s Server, imported []Imported) (*Change, erro
 	if text, err = h.syntax.set(text, h.own(), e); err != nil {
 		return nil, c.fault(err)
 	}
-	if err := verify(h.syntax, c.backup, text, h.table(), append(slices.Clone(moved), h.own()), e); err != nil {
+	if err := h.verify(c.backup, text, append(slices.Clone(moved), h.own()), e); err != nil {
 		return nil, c.fault(err)
 	}
 	c.After = text
@@ -162,7 +162,7 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 	}
 	touched := append(slices.Clone(rec.Moved), h.own())
 	if text, err = h.restore(c.Before, old, rec); text != nil || err != nil {
-		return text, false, cmp.Or(err, verify(s, c.Before, text, h.table(), touched, nil))
+		return text, false, cmp.Or(err, h.verify(c.Before, text, touched, nil))
 	}
 	empty := rec.Sum != "" && lookup(was, h.table()) == nil
 	if text, err = s.remove(c.Before, h.own(), empty); err != nil {
@@ -190,7 +190,7 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 			return nil, false, errors.Join(err, fmt.Errorf("the server %q can't be put back; copy it from %s", name, c.state(".bak")))
 		}
 	}
-	return text, false, verify(s, c.Before, text, h.table(), touched, nil)
+	return text, false, h.verify(c.Before, text, touched, nil)
 }
 
 // restore returns now with the tables from before Connect, comments included. It returns nil if a table has

@@ -211,7 +211,7 @@ func TestEdits(t *testing.T) {
 			before := []byte(text)
 			after, err := h.syntax.set(before, h.own(), e)
 			if err == nil {
-				err = verify(h.syntax, before, after, h.table(), []entry{h.own()}, e)
+				err = h.verify(before, after, []entry{h.own()}, e)
 			}
 			if names, _ := h.syntax.names(after, h.table()); err != nil || !slices.Equal(names, append(servers, Entry)) {
 				t.Fatalf("%s, seed %d: %v, names %q of\n%s", h.Name, seed, err, names, after)
@@ -265,7 +265,7 @@ func FuzzConnect(f *testing.F) {
 			t.Fatal(err)
 		}
 		after, err := h.syntax.set([]byte(text), h.own(), e)
-		if err != nil || strings.Contains(text, "fold") || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, e) != nil {
+		if err != nil || strings.Contains(text, "fold") || h.verify([]byte(text), after, []entry{h.own()}, e) != nil {
 			return
 		}
 		r := redactor{secret: func(string) bool { return true }, host: true}
@@ -277,7 +277,7 @@ func FuzzConnect(f *testing.F) {
 			t.Fatalf("names %q, %v of\n%s", names, err, after)
 		}
 		gone, err := h.syntax.remove(after, h.own(), false)
-		if err == nil && verify(h.syntax, after, gone, h.table(), []entry{h.own()}, nil) == nil {
+		if err == nil && h.verify(after, gone, []entry{h.own()}, nil) == nil {
 			if names, err := h.syntax.names(gone, h.table()); err != nil || slices.Contains(names, Entry) {
 				t.Fatalf("names %q, %v of\n%s", names, err, gone)
 			}

@@ -55,21 +55,21 @@ func lookup(m map[string]any, path []string) map[string]any {
 }
 
 // verify checks an edit: after must be before, but for the entries that it touches. want is the value that
-// foldgate's entry below path must have; nil is any.
-func verify(s syntax, before, after []byte, path []string, touched []entry, want object) error {
+// foldgate's entry must have; nil is any.
+func (h Host) verify(before, after []byte, touched []entry, want object) error {
 	unsafe := func(err error) error {
 		return fmt.Errorf("this file can't be changed safely (%w); add the entry by hand: --print shows it", err)
 	}
-	was, err := s.decode(before)
+	was, err := h.syntax.decode(before)
 	if err != nil {
 		return err
 	}
-	is, err := s.decode(after)
+	is, err := h.syntax.decode(after)
 	if err != nil {
 		return unsafe(err)
 	}
 	if want != nil {
-		got, err := json.Marshal(lookup(is, path)[Entry])
+		got, err := json.Marshal(lookup(is, h.table())[Entry])
 		if err != nil {
 			return unsafe(err)
 		}
