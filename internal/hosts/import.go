@@ -32,7 +32,6 @@ type Importer struct {
 	Dir string
 
 	known map[string]string // the upstreams' keys by identity
-	keys  []string
 }
 
 // Imported tells what became of one server of a host.
@@ -104,8 +103,10 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		}
 		id := im.resolved(s).identity()
 		if in.Key, in.Twin = im.known[id]; !in.Twin {
-			config, keys, values := im.Config, im.keys, maps.Clone(im.Values)
-			in.Key = im.key(in.Name)
+			config, values := im.Config, maps.Clone(im.Values)
+			if in.Key, err = im.key(in.Name); err != nil {
+				return nil, err
+			}
 			if im.Config, err = (yamlSyntax{}).set(im.Config, entry{"upstreams", in.Key}, im.upstream(in.Key, s)); err != nil {
 				return nil, fmt.Errorf("the configuration: %w", err)
 			}
@@ -113,7 +114,7 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 				err = im.Usable(im.Config, im.Values)
 			}
 			if err != nil {
-				im.Config, im.keys, im.Values = config, keys, values
+				im.Config, im.Values = config, values
 				in.Key, in.Note = "", err.Error()
 			} else {
 				im.known[id] = in.Key
@@ -135,9 +136,6 @@ func (im *Importer) learn() error {
 	im.known = map[string]string{}
 	config, err := yamlSyntax{}.decode(im.Config)
 	if err != nil {
-		return fmt.Errorf("the configuration: %w", err)
-	}
-	if im.keys, err = (yamlSyntax{}).names(im.Config, []string{"upstreams"}); err != nil {
 		return fmt.Errorf("the configuration: %w", err)
 	}
 	for key, v := range lookup(config, []string{"upstreams"}) {
@@ -402,15 +400,18 @@ func (im *Importer) runnable(s server) error {
 var notInKey = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
 // key returns a new upstream's key for a server's name. It is also the prefix of its tools.
-func (im *Importer) key(name string) string {
+func (im *Importer) key(name string) (string, error) {
+	keys, err := yamlSyntax{}.names(im.Config, []string{"upstreams"})
+	if err != nil {
+		return "", fmt.Errorf("the configuration: %w", err)
+	}
 	key := strings.Trim(notInKey.ReplaceAllString(name, "-"), "-_")
 	key = cmp.Or(key[:min(len(key), 40)], "server")
 	base := key
-	for n := 2; slices.Contains(im.keys, key); n++ {
+	for n := 2; slices.Contains(keys, key); n++ {
 		key = fmt.Sprintf("%s-%d", base, n)
 	}
-	im.keys = append(im.keys, key)
-	return key
+	return key, nil
 }
 
 // upstream returns the configuration of s, with variables in the place of secrets.
