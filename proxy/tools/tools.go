@@ -1,5 +1,6 @@
 // Package tools has foldgate's own tools: branch_create, branch_return, branch_status, branch_read
-// and branch_run, and find_tools and call_tool if hosts may search. They take requests like a connection to a server; each brings its call.
+// and branch_run, and find_tools and call_tool if hosts may search. They take requests as a connection
+// does; each brings its call.
 package tools
 
 import (

@@ -435,8 +435,8 @@ const (
 	maxWarnings   = 4
 )
 
-// levelOf returns the level at which the result of an attempt to connect is logged. Each scope of hosts makes attempts of its own, and the
-// log need not have the same cause of each. The caller holds mu.
+// levelOf returns the level at which the result of an attempt to connect is logged. Each scope of hosts
+// makes its own attempts; one line in the log is enough for a cause that they share. The caller holds mu.
 func (s *Server) levelOf(err error) slog.Level {
 	if err == nil {
 		s.warned = nil
