@@ -117,6 +117,8 @@ func TestOrdinaryText(t *testing.T) {
 		"ldapsearch -x -W -b dc=x1", "echo 127.0.0.1 host1 | sudo tee -a /etc/hosts", "net user bob2", "vault login -method=oidc2", "openssl genrsa -out key2.pem 2048", "7z x -y archive1.7z",
 		"the object is identified by 'obj_1234'", `{"op": "replace", "path": "/a", "value": "x7Kd9QmZ2bx7Kd9QmZ2b"}`, `auth = ("user", "pass")`, "snmpwalk -v2c -c public host1",
 		`{"key": "Value%d#Of"}`, `{"token": "${SECRET_1}#Aa"}`, `{"nextPageToken": "US1%3A0637Aad5b2d5b%3B"}`, `{"key": "f(X1)#Abcdef"}`, `{"secret": "@Aa1/bbbbbb"}`, `{"key": "//Host1.example.com#a"}`,
+		"docker run --name mysql -p33061:3306 mysql:8", "docker run --name mysql -p127.0.0.1:33061:3306/tcp mysql:8", "cargo test --bin mongo -p core2", "root:*:0:0:root:/root:/bin/bash1",
+		`"generate-password": "1.7.1-beta.2"`, `{"fileKey":"k4Jm2Qx9ZbT7wLr0PsVn1A","name":"Design"}`,
 		"grep -i token | sha256sum", "cat key | openssl12\n", "option(KEY_A | KEY_B1)\n", "RUN apk add key-tool7 \\\n  secret-tool12 \\\n  token9\n",
 		"family \U0001f468\u200d\U0001f469\u200d\U0001f467 and क\u094d\u200dष", "50%25 of a%20b",
 		"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",

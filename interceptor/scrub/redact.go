@@ -277,7 +277,7 @@ func isName(text string, h *hit) bool {
 // A value with one of hashNames must also look like a hash.
 var (
 	publicNames = []string{"nexttoken", "pagetoken", "continuationtoken", "startingtoken", "skiptoken", "deltatoken", "markertoken", "nextsynctoken",
-		"nextforwardtoken", "nextbackwardtoken", "tokenid", "idempotencykey", "secwebsocketkey", "cachekey", "surrogatekey", "partitionkey", "sortkey", "accesslog", "accesslogs"}
+		"nextforwardtoken", "nextbackwardtoken", "tokenid", "idempotencykey", "secwebsocketkey", "cachekey", "surrogatekey", "partitionkey", "sortkey", "filekey", "accesslog", "accesslogs"}
 	hashNames = []string{"fingerprint", "commit", "checksum", "digest", "keyhash", "spechash", "sha", "sha1", "sha256", "sha384", "sha512"}
 	hash      = regexp.MustCompile(`^(?:[0-9a-fA-F]{32,128}|[\w+/-]{27}=|[\w+/-]{43}=)$`)
 )
