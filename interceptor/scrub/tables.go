@@ -49,7 +49,8 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 
 // addColumns adds the columns with secrets of the table with a header, if two or more blanks
 // separate the columns, and returns the end of the table, or of the line if there is none.
-// The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled.
+// The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled. If the columns
+// are Key and Value, as vault prints them, a row is a name and its value.
 func (x *examination) addColumns(text string, header span) (int, error) {
 	ruled := lineAt(text, min(header.End+1, len(text)))
 	if top := text[header.Start:header.End]; len(top) > maxHeader || !strings.Contains(top, "  ") || strings.ContainsAny(top, notInNames+"|,;\t\"'`*") ||
@@ -58,6 +59,7 @@ func (x *examination) addColumns(text string, header span) (int, error) {
 	}
 	var names []span
 	filled := 0
+	rowsArePairs := isKeyAndValue(text[header.Start:header.End])
 	for i := header.Start; i < header.End; {
 		n := span{i, header.End}
 		if blanks := strings.Index(text[i:header.End], "  "); blanks >= 0 {
@@ -96,8 +98,15 @@ rows:
 				break rows
 			}
 			value, rest, _ := strings.Cut(row[i:], " ")
-			if value = strings.TrimRight(value, "\r"); rest == "" || rest[0] == ' ' {
-				x.cells = append(x.cells, cell{name: text[n.Start:n.End], value: span{next.Start + i, next.Start + i + len(value)}})
+			value = strings.TrimRight(value, "\r")
+			at := span{next.Start + i, next.Start + i + len(value)}
+			switch second := strings.TrimLeft(strings.TrimRight(row[i+len(value):], " \r"), " "); {
+			case rest != "" && rest[0] != ' ':
+			case !rowsArePairs:
+				x.cells = append(x.cells, cell{name: text[n.Start:n.End], value: at})
+			case isSecretName(text, at) && second != "":
+				end := next.Start + len(strings.TrimRight(row, " \r"))
+				x.cells = append(x.cells, cell{name: value, value: span{end - len(second), end}})
 			}
 		}
 	}
@@ -106,6 +115,12 @@ rows:
 		return header.End, nil
 	}
 	return found[len(found)-1].value.End, nil
+}
+
+// isKeyAndValue reports whether these are the names of the only two columns of a table.
+func isKeyAndValue(header string) bool {
+	names := strings.Fields(header)
+	return len(names) == 2 && strings.EqualFold(names[0], "key") && strings.EqualFold(names[1], "value")
 }
 
 // maxName is the length of the longest name of a column, maxHeader that of a header of columns that

@@ -232,6 +232,18 @@ func TestPairsOfJSONInText(t *testing.T) {
 	}
 }
 
+// TestKeysAndValues: in a table with the columns Key and Value a row is a name and its value.
+func TestKeysAndValues(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, end := range []string{"\n", "\r\n"} {
+		in := strings.ReplaceAll("===== Data =====\nKey         Value\n---         -----\nuser        joe\npassword    Sommer2026!\nkind        a b\napi_key     Xk9#mP2!vL7q\n", "\n", end)
+		want := strings.NewReplacer("Sommer2026!", "[REDACTED:password-field]", "Xk9#mP2!vL7q", "[REDACTED:generic-secret]").Replace(in)
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+			t.Errorf("%q becomes %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
 // TestDeepJSONInText: a text of brackets takes little memory.
 func TestDeepJSONInText(t *testing.T) {
 	s := newScrubber(t, Options{})
