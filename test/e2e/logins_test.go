@@ -94,7 +94,7 @@ func TestLoginFails(t *testing.T) {
 		"wrong secret":      {func(is *authServer, _ *guarded) { is.secrets["robot"] = "another" }, "invalid_client"},
 		"issuer is down":    {func(is *authServer, _ *guarded) { is.down = true }, "HTTP 503"},
 		"another issuer":    {func(_ *authServer, gd *guarded) { gd.prm = prm(gd.at, "https://evil.example.com") }, "evil.example.com"},
-		"another resource":  {func(is *authServer, gd *guarded) { gd.prm = prm("https://evil.example.com/mcp", is.URL) }, "must not go to the other"},
+		"another resource":  {func(is *authServer, gd *guarded) { gd.prm = prm("https://evil.example.com/mcp", is.URL) }, `not about the configured URL: a token`},
 		"metadata of other": {func(is *authServer, _ *guarded) { is.meta["issuer"] = "https://evil.example.com" }, "evil.example.com"},
 		"token to http":     {func(is *authServer, _ *guarded) { is.meta["token_endpoint"] = "http://198.51.100.1/token" }, "HTTPS"},
 		"token to inside":   {func(is *authServer, _ *guarded) { is.meta["token_endpoint"] = "https://169.254.169.254/token" }, "public"},

@@ -105,7 +105,7 @@ func resourceMetadata(ctx context.Context, c *http.Client, endpoint, named strin
 			continue
 		}
 		if !covers(found.Resource, u) {
-			return nil, fmt.Errorf("its metadata is about %.200q, not about %q: a token for one must not go to the other", found.Resource, endpoint)
+			return nil, fmt.Errorf("its metadata is about %.200q, not about the configured URL: a token for one must not go to the other", found.Resource)
 		}
 		return found, nil
 	}
