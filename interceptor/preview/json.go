@@ -15,7 +15,7 @@ import (
 const maxJSONDepth = 2000 // deeper JSON counts as plain text
 
 // readJSON reads a JSON text, one value after another, and JSON with other lines before and after it.
-func readJSON(f *findings, _ []string) bool {
+func readJSON(f *findings) bool {
 	from, to, values := jsonPart(f.text)
 	if len(values) == 0 {
 		return false
@@ -26,11 +26,11 @@ func readJSON(f *findings, _ []string) bool {
 		f.kind = NDJSON
 		value = slices.Concat([]byte("["), bytes.Join(values, []byte(",")), []byte("]"))
 		if lines, ok := testEvents(f, values); ok {
-			whole := f.doc
-			if f.doc = (&doc{f.text, lines}); readTests(f, sample(lines)) {
+			events, chosen := f.lines, f.sample
+			if f.lines, f.sample = lines, sample(lines); readTests(f) {
 				return true
 			}
-			f.doc = whole // events of something else
+			f.lines, f.sample = events, chosen // of something else
 		}
 	}
 	for _, part := range []struct {

@@ -13,7 +13,7 @@ import (
 
 // readDiff reads a diff: each file with its added and removed lines. If other lines surround it, they
 // are told too.
-func readDiff(f *findings, _ []string) bool {
+func readDiff(f *findings) bool {
 	type file struct {
 		name                 string
 		line, added, removed int
@@ -90,9 +90,9 @@ func isChange(l string) bool {
 }
 
 // readForms reads a text of one of the forms.
-func readForms(f *findings, sample []string) bool {
+func readForms(f *findings) bool {
 	for _, c := range forms() {
-		if !c.fits(sample) {
+		if !c.fits(f.sample) {
 			continue
 		}
 		f.kind = c.kind
@@ -193,15 +193,15 @@ var (
 
 // readTests reads the output of a test runner: the results, the summary, and the failures with what is
 // said about each.
-func readTests(f *findings, sample []string) bool {
-	hits := count(sample, func(l string) bool { r, _ := verdict(l); return r != "" })
+func readTests(f *findings) bool {
+	hits := count(f.sample, func(l string) bool { r, _ := verdict(l); return r != "" })
 	tail := f.lines[max(0, len(f.lines)-40):]
 	if strings.Count(f.text, "\ngoroutine ") > 3 {
 		return false // a dump of stacks says more
 	}
-	said := count(tail, isSummary) + count(sample, isSummary)
+	said := count(tail, isSummary) + count(f.sample, isSummary)
 	if hits += count(tail, func(l string) bool { r, _ := verdict(l); return r != "" }); !strings.HasPrefix(f.text, "TAP version ") && !strings.Contains(f.text, "\n--- FAIL: ") &&
-		(hits < 2 || hits*5 < len(sample) && said == 0 || hits*100 < len(sample)) {
+		(hits < 2 || hits*5 < len(f.sample) && said == 0 || hits*100 < len(f.sample)) {
 		return false
 	}
 	f.kind = Tests
@@ -274,8 +274,8 @@ func readTests(f *findings, sample []string) bool {
 var frame = regexp.MustCompile(`^(?:at |\.\.\. |#\d+ |goroutine |File ".*(?:site-packages|lib/python))|node_modules|node:internal|^[-=_ ]+$`)
 
 // readLog reads lines with a time or a level.
-func readLog(f *findings, sample []string) bool {
-	if share(sample, func(l string) bool { _, _, ok := stamped(l); return ok }) <= 0.3 {
+func readLog(f *findings) bool {
+	if share(f.sample, func(l string) bool { _, _, ok := stamped(l); return ok }) <= 0.3 {
 		return false
 	}
 	f.kind = Log
@@ -479,7 +479,7 @@ func (f *findings) faults(levelOf []string) {
 }
 
 // readTable reads values with a delimiter under a header.
-func readTable(f *findings, _ []string) bool {
+func readTable(f *findings) bool {
 	from, to, comma := delimited(f.lines)
 	if comma == 0 {
 		return false
@@ -511,9 +511,9 @@ func readTable(f *findings, _ []string) bool {
 }
 
 // readAligned reads columns that are aligned under a header.
-func readAligned(f *findings, sample []string) bool {
+func readAligned(f *findings) bool {
 	at, split := aligned(f.lines)
-	if len(sample) < 4 || split == nil {
+	if len(f.sample) < 4 || split == nil {
 		return false
 	}
 	e := &entries{noun: "row"}
@@ -607,19 +607,19 @@ var (
 )
 
 // readColumns reads lines that have the same number of fields, without a header.
-func readColumns(f *findings, sample []string) bool {
-	if word, n := firstWords(sample).most(); len(sample) < 6 || n*10 > 6*len(sample) && strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") {
+func readColumns(f *findings) bool {
+	if word, n := firstWords(f.sample).most(); len(f.sample) < 6 || n*10 > 6*len(f.sample) && strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") {
 		return false
 	}
 	for by, split := range []func(string) []string{
 		func(l string) []string { return strings.Split(l, "\t") }, func(l string) []string { return strings.Split(l, ":") },
 		func(l string) []string { return strings.Split(l, ",") }, strings.Fields,
 	} {
-		n := len(split(sample[len(sample)/2]))
-		if n < 2 || n > 20 || share(sample, func(l string) bool { return indent(l) < 4 }) < 0.9 || share(sample, func(l string) bool { return len(l) < maxForm && len(split(l)) == n }) < 0.9 {
+		n := len(split(f.sample[len(f.sample)/2]))
+		if n < 2 || n > 20 || share(f.sample, func(l string) bool { return indent(l) < 4 }) < 0.9 || share(f.sample, func(l string) bool { return len(l) < maxForm && len(split(l)) == n }) < 0.9 {
 			continue
 		}
-		if by == 3 && (share(sample, func(l string) bool { return len(split(l)) == n }) < 0.99 || !strings.ContainsAny(sample[0], "0123456789")) {
+		if by == 3 && (share(f.sample, func(l string) bool { return len(split(l)) == n }) < 0.99 || !strings.ContainsAny(f.sample[0], "0123456789")) {
 			continue // words of prose
 		}
 		f.kind = Table

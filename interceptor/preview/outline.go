@@ -39,9 +39,9 @@ func (o *outline) tell(f *findings, worth float64) {
 }
 
 // readOutline reads programs, Markdown and manuals.
-func readOutline(f *findings, sample []string) bool {
-	heads, decls := count(sample, isHeading), count(sample, isDeclaration)
-	code := share(sample, func(l string) bool {
+func readOutline(f *findings) bool {
+	heads, decls := count(f.sample, isHeading), count(f.sample, isDeclaration)
+	code := share(f.sample, func(l string) bool {
 		return (looksCode(l) || isDeclaration(l)) && !isHeading(l) && !startsWith(l, []string{"- ", "* ", "[", "|", ">"})
 	})
 	spaced, underlined := 0, 0 // headings after a blank line; comments of scripts are not
@@ -56,7 +56,7 @@ func readOutline(f *findings, sample []string) bool {
 	script := strings.HasPrefix(f.lines[0], "#!")
 	o := &outline{}
 	switch {
-	case isManual(sample):
+	case isManual(f.sample):
 		f.kind, o.noun = Manual, "section or option"
 		for i, l := range f.lines {
 			if m := option.FindStringSubmatch(l); m != nil {
@@ -304,7 +304,7 @@ func isYAML(sample []string) bool {
 
 // readYAML reads documents of YAML: their fields, and the keys of the upper levels with their numbers
 // of children.
-func readYAML(f *findings, _ []string) bool {
+func readYAML(f *findings) bool {
 	from, to := 0, untilLast(f.lines, mayBeYAML)
 	for skipped := 0; from < to && skipped < maxAround && !mayBeYAML(f.lines[from]); from++ {
 		if strings.TrimSpace(f.lines[from]) != "" {
@@ -433,18 +433,18 @@ func mayBeYAML(l string) bool {
 }
 
 // readConfig reads sections with keys, as in INI and TOML, and lines of key=value.
-func readConfig(f *findings, sample []string) bool {
-	assigned := count(sample, assignment.MatchString)
-	sections := count(sample, section.MatchString)
-	comments := count(sample, func(l string) bool { return startsWith(strings.TrimSpace(l), []string{"#", ";"}) })
-	rest := count(sample, func(l string) bool {
+func readConfig(f *findings) bool {
+	assigned := count(f.sample, assignment.MatchString)
+	sections := count(f.sample, section.MatchString)
+	comments := count(f.sample, func(l string) bool { return startsWith(strings.TrimSpace(l), []string{"#", ";"}) })
+	rest := count(f.sample, func(l string) bool {
 		return strings.HasPrefix(l, "#") || strings.HasPrefix(l, ";") || strings.HasPrefix(l, " ") || l == "]"
 	})
 	key, level := assignment, 2 // the comments say more
-	if all := comments + count(sample, setting.MatchString); comments*2 > len(sample) &&
-		(all*20 > len(sample)*19 && share(sample, looksCode) < 0.3 || assigned > 3 && (comments+assigned)*20 > len(sample)*19) {
+	if all := comments + count(f.sample, setting.MatchString); comments*2 > len(f.sample) &&
+		(all*20 > len(f.sample)*19 && share(f.sample, looksCode) < 0.3 || assigned > 3 && (comments+assigned)*20 > len(f.sample)*19) {
 		key, level = setting, 1 // most of it is comments
-	} else if assigned < 4 && sections < 2 || (assigned+sections+rest)*10 < len(sample)*8 || (assigned+sections)*10 < len(sample)*2 || share(sample, looksCode) > 0.5 && sections == 0 && share(sample, assignment.MatchString) < 0.9 {
+	} else if assigned < 4 && sections < 2 || (assigned+sections+rest)*10 < len(f.sample)*8 || (assigned+sections)*10 < len(f.sample)*2 || share(f.sample, looksCode) > 0.5 && sections == 0 && share(f.sample, assignment.MatchString) < 0.9 {
 		return false
 	}
 	f.kind = Config
@@ -480,15 +480,15 @@ var (
 )
 
 // readRecords reads paragraphs of "Key: value".
-func readRecords(f *findings, sample []string) bool {
+func readRecords(f *findings) bool {
 	isKey := func(l string) bool { _, _, ok := key(l); return ok && l[0] != ' ' && l[0] != '\t' }
-	keys := count(sample, isKey)
-	more := count(sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
-	if keys < 6 || (keys+more)*20 < len(sample)*19 || keys*2 < len(sample) {
+	keys := count(f.sample, isKey)
+	more := count(f.sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
+	if keys < 6 || (keys+more)*20 < len(f.sample)*19 || keys*2 < len(f.sample) {
 		return false
 	}
 	kinds := map[string]bool{}
-	for _, l := range sample {
+	for _, l := range f.sample {
 		if name, _, ok := key(l); ok {
 			kinds[strings.TrimRight(name, "0123456789")] = true // numbered lines have one kind of key
 		}
@@ -520,9 +520,9 @@ func readRecords(f *findings, sample []string) bool {
 }
 
 // readMarkup reads HTML and XML.
-func readMarkup(f *findings, sample []string) bool {
+func readMarkup(f *findings) bool {
 	start := strings.IndexByte(f.text, '<')
-	if start < 0 || start > 1000 || strings.TrimSpace(f.text[:start]) != "" && (f.text[start-1] != '\n' || share(sample, func(l string) bool { return strings.Contains(l, "<") }) < 0.4) {
+	if start < 0 || start > 1000 || strings.TrimSpace(f.text[:start]) != "" && (f.text[start-1] != '\n' || share(f.sample, func(l string) bool { return strings.Contains(l, "<") }) < 0.4) {
 		return false
 	}
 	page := f.text[start:]

@@ -10,9 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// findings are the kind of a text and all that a preview could tell about it.
+// findings are a text, its kind, and all that a preview could tell about it.
 type findings struct {
-	*doc
+	text   string
+	lines  []string // see plainLines
+	sample []string // the lines that decide about the kind
 	kind   Kind
 	totals []string // for the first line
 	pieces []*piece

@@ -11,30 +11,30 @@ import (
 // read finds the kind of a text and what can be told about it. The readers are tried in the order of
 // their certainty. One that does not know the text changes nothing and returns false.
 func read(text string) *findings {
-	d := newDoc(text)
-	s := sample(d.lines)
-	for _, r := range []func(f *findings, sample []string) bool{
-		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readOutline, readColumns, readPlain,
+	lines := plainLines(text)
+	f := &findings{text: text, lines: lines, sample: sample(lines), kind: Plain, totals: []string{plural(len(lines), "line")}, at: map[int]*piece{}}
+	for _, knows := range []func(*findings) bool{
+		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readOutline, readColumns,
 	} {
-		f := &findings{doc: d, kind: Plain, totals: []string{plural(len(d.lines), "line")}, at: map[int]*piece{}}
-		if r(f, s) {
+		if knows(f) {
 			return f
 		}
 	}
-	return nil
+	readPlain(f)
+	return f
 }
 
 // readPlain tells the head and the tail, the summary and the bad lines. A text of which the lines are much
 // alike, and some are bad, is a log.
-func readPlain(f *findings, sample []string) bool {
+func readPlain(f *findings) {
 	var alike tally
-	for _, l := range sample {
+	for _, l := range f.sample {
 		alike.add(pattern(l), 0)
 	}
-	words := firstWords(sample)
+	words := firstWords(f.sample)
 	_, most := words.most()
-	prefixed := most*10 > 6*len(sample) // with the name of a program
-	if len(f.lines) >= 20 && (len(alike.n)*3 < len(sample) || prefixed) {
+	prefixed := most*10 > 6*len(f.sample) // with the name of a program
+	if len(f.lines) >= 20 && (len(alike.n)*3 < len(f.sample) || prefixed) {
 		bad := len(f.pieces)
 		if f.faults(nil); prefixed || len(f.pieces) > bad {
 			f.kind = Log
@@ -60,7 +60,6 @@ func readPlain(f *findings, sample []string) bool {
 	}
 	f.ends(1)
 	f.starts(8)
-	return true
 }
 
 // starts tells how many lines begin with each word, if most begin with a word that others begin with, too.
@@ -148,7 +147,7 @@ func firstWordOf(l string) string {
 }
 
 // readGiant tells the first and the last characters of a text of long lines.
-func readGiant(f *findings, _ []string) bool {
+func readGiant(f *findings) bool {
 	if len(f.text)/len(f.lines) < 4*wide && (len(f.lines) > 4 || len(f.text) < 2000) {
 		return false
 	}
@@ -174,7 +173,7 @@ func readGiant(f *findings, _ []string) bool {
 var signs = map[string]string{"\x7fELF": "ELF", "\x89PNG": "PNG", "PK\x03\x04": "zip", "\x1f\x8b": "gzip", "%PDF": "PDF", "\xff\xd8\xff": "JPEG", "GIF8": "GIF", "SQLite format 3": "SQLite"}
 
 // readBinary finds the readable strings of a text with many bytes that are not printable.
-func readBinary(f *findings, _ []string) bool {
+func readBinary(f *findings) bool {
 	start := f.text[:min(len(f.text), 16<<10)]
 	bad := 0
 	for i, r := range start {

@@ -7,18 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// doc is a text and its lines, without line ends and terminal escapes.
-type doc struct {
-	text  string
-	lines []string
-}
-
-func newDoc(text string) *doc {
+// plainLines returns the lines of a text without line ends, colours and overstruck characters.
+func plainLines(text string) []string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	for i, l := range lines {
 		lines[i] = plainLine(strings.TrimSuffix(l, "\r"))
 	}
-	return &doc{text, lines}
+	return lines
 }
 
 // plainLine returns a line without colours, and without the characters that a terminal overstrikes.
