@@ -15,15 +15,18 @@ import (
 // columns.
 type entries struct {
 	noun  string
+	shown []string                                // the fields in brief
+	many  string                                  // the field of which an entry may have several values
+	lead  string                                  // the field of which the first entry of each value is shown
+	show  func(i int, note string, worth float64) // shows entry i, with a note; nil shows its line, or its brief
+	named bool                                    // rare values come with the names of their entries, because no line shows both
+
 	lines []int    // the index of each entry's first line
 	brief []string // each entry in some of its fields, for entries of several lines
-	shown []string // the fields in brief
-	many  string   // the field of which an entry may have several values
 	cols  []*column
 	by    map[string]*column
 
-	named         bool   // rare values come with the names of their entries, because no line shows both
-	around, value string // the field that further entries have, such as their directory
+	around, value string // a field that the next entries have, such as their directory
 }
 
 // column has the values of one field.
@@ -57,6 +60,7 @@ func (e *entries) begin(line int) {
 	if e.shown != nil {
 		e.brief = append(e.brief, "")
 	}
+	e.set(e.around, e.value)
 }
 
 // alike reports whether there are some entries, and most have the same fields.
@@ -68,7 +72,10 @@ func (e *entries) alike() bool {
 	return len(e.lines) >= 4 && len(e.cols) > 0 && rows*4 >= len(e.lines)*len(e.cols)*3
 }
 
-const maxColumns = 60
+const (
+	maxColumns = 60
+	maxValue   = 200 // bytes of a value that are compared
+)
 
 // set gives the last entry a field. The first value of a field counts, or if an entry may have many, all of them.
 func (e *entries) set(name, value string) {
@@ -89,25 +96,28 @@ func (e *entries) set(name, value string) {
 		e.by[name], e.cols = c, append(e.cols, c)
 	}
 	if c.last == at {
-		value = value[:min(len(value), 200)]
-		if s := c.tally.n[value]; name == e.many && (s == nil || s.last != at) {
-			c.tally.add(value, at)
-			c.further++
+		if name == e.many {
+			c.addFurther(at, value)
 		}
 		return
 	}
+	c.add(at, value)
 	if slices.Contains(e.shown, name) {
 		if name == "commit" {
 			value = value[:min(len(value), 10)]
 		}
 		e.brief[at] = strings.TrimSpace(e.brief[at] + " " + clip(value, 100))
 	}
+}
+
+// add gives entry at, the last one, its value.
+func (c *column) add(at int, value string) {
 	c.rows, c.last, c.to = c.rows+1, at, value
 	if c.rows == 1 {
 		c.from = value
 	}
 	c.long += len(value)
-	c.tally.add(value[:min(len(value), 200)], at)
+	c.tally.add(value[:min(len(value), maxValue)], at)
 	switch keeps := c.id || c.numbers*2 <= c.rows && len(c.tally.n)*6 >= min(c.rows, 600); {
 	case c.rows > 1 && c.values == nil:
 	case !keeps:
@@ -118,10 +128,22 @@ func (e *entries) set(name, value string) {
 		}
 		c.values = append(c.values, value)
 	}
-	n, scaled, ok := number(value)
-	if !ok {
-		return
+	if n, scaled, ok := number(value); ok {
+		c.scaled = c.scaled || scaled
+		c.addNumber(n, value, at)
 	}
+}
+
+// addFurther gives entry at one more value, if it does not have it.
+func (c *column) addFurther(at int, value string) {
+	value = value[:min(len(value), maxValue)]
+	if s := c.tally.n[value]; s == nil || s.last != at {
+		c.tally.add(value, at)
+		c.further++
+	}
+}
+
+func (c *column) addNumber(n float64, value string, at int) {
 	if c.numbers++; c.numbers == 1 || n < c.low.number {
 		c.low = extreme{n, value, at}
 	}
@@ -134,7 +156,7 @@ func (e *entries) set(name, value string) {
 		}
 	}
 	c.tops = c.tops[:min(2, len(c.tops))]
-	c.sum, c.scaled = c.sum+n, c.scaled || scaled
+	c.sum += n
 }
 
 // units are the factors of what stands behind a number.
@@ -175,18 +197,18 @@ const (
 	rareRows  = 6  // rows with rare values that a field offers
 )
 
-// A showEntry tells one entry, with a note behind its number.
-type showEntry func(i int, note string, worth float64)
+// hide is an entries.show that shows nothing, for entries that something else shows.
+func hide(int, string, float64) {}
 
 // tell adds the entries to the findings: their number, the totals of their fields, and the entries
-// that stand out. The first rows of each value of the column lead are told. show tells one; nil is its line.
-func (e *entries) tell(f *findings, lead string, show showEntry) {
+// that stand out.
+func (e *entries) tell(f *findings) {
 	n := len(e.lines)
 	if n == 0 {
 		return
 	}
 	f.totals = append(f.totals, plural(n, e.noun))
-	show = e.tellSome(f, show)
+	e.tellSome(f)
 	if n == 1 {
 		return // its lines say it all
 	}
@@ -209,13 +231,13 @@ func (e *entries) tell(f *findings, lead string, show showEntry) {
 			}
 			timed = true
 		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
-			e.tellNumbers(f, c, head, scale, show)
+			e.tellNumbers(f, c, head, scale)
 			scale *= 0.95
 		default:
 			if c.name == "path" || c.name == "file" {
 				c.paths(f)
 			}
-			if e.tellValues(f, c, head, c.name == lead, scale, show) {
+			if e.tellValues(f, c, head, scale) {
 				scale *= 0.88
 			}
 		}
@@ -226,50 +248,48 @@ func (e *entries) tell(f *findings, lead string, show showEntry) {
 	}
 }
 
-// tellSome tells the first and the last entry, and some between if entries have a brief form. It returns
-// what tells one.
-func (e *entries) tellSome(f *findings, show showEntry) showEntry {
+// tellSome tells the first and the last entry, and some between if entries have a brief form.
+func (e *entries) tellSome(f *findings) {
 	n := len(e.lines)
-	bare := show == nil
 	switch {
-	case bare && e.shown == nil:
-		show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
-	case bare:
-		show = func(i int, note string, worth float64) {
+	case e.show != nil:
+	case e.shown == nil:
+		e.show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
+	default:
+		e.show = func(i int, note string, worth float64) {
 			f.own(e.lines[i], fmt.Sprintf("%d:%s %s", e.lines[i]+1, note, clip(e.brief[i], narrow)), worth)
 			if p := f.at[e.lines[i]]; p != nil {
 				p.alike = pattern(e.brief[i])
 			}
 		}
 	}
-	show(0, "", 10)
-	show(n-1, "", 8)
+	e.show(0, "", 10)
+	e.show(n-1, "", 8)
 	if e.shown != nil {
 		for i := range min(n, 8) {
-			show(i, "", 7*math.Pow(0.85, float64(i)))
+			e.show(i, "", 7*math.Pow(0.85, float64(i)))
 		}
 		spread(n, func(i, rank int) {
 			if i >= 8 {
-				show(i, "", 4/(1+float64(rank)/8))
+				e.show(i, "", 4/(1+float64(rank)/8))
 			}
 		})
 	}
-	return show
 }
 
 // tellNumbers tells a column of numbers: its extremes and whose they are, its sum, and frequent values.
-func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64, show showEntry) {
+func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64) {
 	n := len(e.lines)
 	text := fmt.Sprintf("%s: min %s max %s", head, c.low.value, c.tops[0].value)
 	if c.rising || c.id { // ids have no sum
 		f.fact(2*scale, []string{text}, firstFull)
 		return
 	}
-	show(c.low.at, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.count(c.low.value))/float64(n)))*scale)
+	e.show(c.low.at, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.count(c.low.value))/float64(n)))*scale)
 	for i, t := range c.tops {
 		switch name := e.title(t.at); {
 		case name == "" && i == 0:
-			show(t.at, " (max "+clip(c.name, 20)+")", 16*scale)
+			e.show(t.at, " (max "+clip(c.name, 20)+")", 16*scale)
 		case i == 0:
 			text += " (" + name + ")"
 		case name != "" && t.number < c.tops[0].number && c.tops[0].number*5 >= c.sum*2: // that may be a sum
@@ -297,13 +317,13 @@ func firstFull(i int) float64 { return 1 / (1 + float64(min(i, 1))) }
 
 // tellValues tells the values of a column by their number, if they repeat or are few, and entries with rare
 // ones; of the leading column entries of each value. It reports whether the values are told.
-func (e *entries) tellValues(f *findings, c *column, head string, leads bool, scale float64, show showEntry) bool {
+func (e *entries) tellValues(f *findings, c *column, head string, scale float64) bool {
 	n, values := len(e.lines), len(c.tally.n)
 	top := c.tally.top()
 	switch repeats := values <= fewValues || values*10 <= (c.rows+c.further)*7; {
-	case leads:
+	case c.name == e.lead:
 		for i, s := range top[:min(len(top), 40)] {
-			show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
+			e.show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
 		}
 		if c.long/c.rows > 40 || c.name == "message" {
 			return false
@@ -318,7 +338,7 @@ func (e *entries) tellValues(f *findings, c *column, head string, leads bool, sc
 				break
 			}
 			if rare++; !e.named {
-				show(s.first, "", 9*scale/(1+float64(rare-1)/3))
+				e.show(s.first, "", 9*scale/(1+float64(rare-1)/3))
 			}
 		}
 	}

@@ -129,16 +129,13 @@ const maxForm = 4 << 10 // bytes of a line that can have a form
 
 // read adds the entries of the text.
 func (c *form) read(f *findings) {
-	e := &entries{noun: c.noun, shown: c.brief, many: c.many}
+	e := &entries{noun: c.noun, shown: c.brief, many: c.many, lead: c.lead}
 	for i, l := range f.lines {
 		if len(l) > maxForm {
 			continue
 		}
 		if m := c.entryRE.FindStringSubmatchIndex(l); m != nil {
 			e.begin(i)
-			if e.around != "" {
-				e.set(e.around, e.value)
-			}
 			e.groups(c.entryRE, l, m)
 		} else if c.moreRE != nil {
 			if m := c.moreRE.FindStringSubmatchIndex(l); m != nil {
@@ -146,7 +143,7 @@ func (c *form) read(f *findings) {
 			}
 		}
 	}
-	e.tell(f, c.lead, nil)
+	e.tell(f)
 }
 
 func (e *entries) groups(re *regexp.Regexp, l string, m []int) {

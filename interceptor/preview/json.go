@@ -94,7 +94,8 @@ func readJSON(f *findings) bool {
 	}
 	if n := len(all); n > 0 {
 		at := len(f.totals)
-		e.tell(f, "", show)
+		e.show = show
+		e.tell(f)
 		if path != "" {
 			f.totals[at] += " in " + path
 		}

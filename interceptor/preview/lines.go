@@ -280,7 +280,7 @@ func readLog(f *findings) bool {
 	}
 	f.kind = Log
 	f.common = commonTime(f.lines)
-	e := &entries{noun: "log line"}
+	e := &entries{noun: "log line", lead: "message"}
 	levelOf := make([]string, len(f.lines))
 	for i, l := range f.lines {
 		at, rest, ok := stamped(l)
@@ -299,7 +299,7 @@ func readLog(f *findings) bool {
 		}
 		e.set("message", pattern(rest[:min(len(rest), 160)]))
 	}
-	e.tell(f, "message", nil)
+	e.tell(f)
 	f.faults(levelOf)
 	f.ends(0.7)
 	return true
@@ -537,7 +537,7 @@ func readAligned(f *findings) bool {
 func (f *findings) table(rows *entries, columns int) {
 	f.kind = Table
 	f.totals = append(f.totals, plural(columns, "column"))
-	rows.tell(f, "", nil)
+	rows.tell(f)
 	f.ends(0.5)
 }
 
@@ -632,7 +632,7 @@ func readColumns(f *findings) bool {
 				}
 			}
 		}
-		e.tell(f, "", nil)
+		e.tell(f)
 		f.ends(1)
 		return true
 	}

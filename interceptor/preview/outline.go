@@ -25,7 +25,8 @@ func (o *outline) put(level, i int) {
 
 // tell adds the headings, the outer ones first, evenly, and the totals of their fields.
 func (o *outline) tell(f *findings, worth float64) {
-	o.entries.tell(f, "", func(int, string, float64) {})
+	o.show = hide
+	o.entries.tell(f)
 	if len(o.names) > 1 {
 		f.fact(2.5, o.names[:min(len(o.names), 100)], nil)
 	}
@@ -95,7 +96,7 @@ func readOutline(f *findings) bool {
 		}
 	case script || decls >= 2 && code > 0.35 || decls >= 3 && code > 0.2 || code > 0.6 && decls > 0:
 		f.kind, o.noun = Code, "declaration"
-		inserts := &entries{noun: "inserted row or batch"}
+		inserts := &entries{noun: "inserted row or batch", lead: "table"}
 		var imports []string
 		for i, l := range f.lines {
 			if strings.HasPrefix(l, "INSERT INTO ") {
@@ -126,7 +127,7 @@ func readOutline(f *findings) bool {
 				o.put(indent(l)/2, i)
 			}
 		}
-		inserts.tell(f, "table", nil)
+		inserts.tell(f)
 		if len(imports) > 0 {
 			f.totals = append(f.totals, plural(len(imports), "import"))
 			imports[0] = "imports: " + imports[0]
@@ -314,7 +315,7 @@ func readYAML(f *findings) bool {
 	if !isYAML(sample(f.lines[from:to])) {
 		return false
 	}
-	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}}, &entries{noun: "item"}, &entries{noun: "entry"}, &outline{}
+	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}, lead: "kind"}, &entries{noun: "item"}, &entries{noun: "entry", show: hide}, &outline{}
 	type level struct {
 		indent int
 		name   string
@@ -400,12 +401,12 @@ func readYAML(f *findings) bool {
 	}
 	f.kind = YAML
 	if tops.alike() { // a map of entries
-		tops.tell(f, "", func(int, string, float64) {})
+		tops.tell(f)
 	} else {
 		f.totals = append(f.totals, plural(children[""], "top key"))
 	}
 	if len(docs.lines) > 2 {
-		docs.tell(f, "kind", nil)
+		docs.tell(f)
 	}
 	var parts []string
 	for _, name := range order {
@@ -418,7 +419,7 @@ func readYAML(f *findings) bool {
 		f.fact(9, parts, nil)
 	}
 	if len(items.lines) > 2 {
-		items.tell(f, "", nil)
+		items.tell(f)
 	}
 	o.tell(f, 5)
 	f.around(from, to)
@@ -459,7 +460,6 @@ func readConfig(f *findings) bool {
 			o.put(3-level, i) // the first line of a block
 		} else if m := key.FindStringSubmatch(l); m != nil {
 			o.begin(i)
-			o.set(o.around, o.value)
 			name, _, _ := strings.Cut(m[1], ".")
 			if heads == 0 && name != m[1] {
 				o.set("prefix", name)
@@ -514,7 +514,8 @@ func readRecords(f *findings) bool {
 			fresh = false
 		}
 	}
-	e.tell(f, first, nil)
+	e.lead = first
+	e.tell(f)
 	f.ends(1)
 	return true
 }
@@ -610,7 +611,7 @@ func readMarkup(f *findings) bool {
 		f.fact(9, parts[:min(len(parts), 40)], nil)
 	}
 	if deep != nil {
-		items.tell(f, "", nil)
+		items.tell(f)
 	}
 	f.ends(1)
 	return true

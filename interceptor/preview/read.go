@@ -45,7 +45,7 @@ func readPlain(f *findings) {
 				e.begin(i)
 				e.set("first word", firstWordOf(l))
 			}
-			e.tell(f, "", nil)
+			e.tell(f)
 			f.totals = f.totals[:len(f.totals)-1] // the lines are told
 			for _, s := range e.by["first word"].tally.top()[:min(4, len(e.by["first word"].tally.n))] {
 				f.line(s.last, "", wide, 10)
