@@ -18,6 +18,13 @@ type outline struct {
 	names  []string // with their lines
 }
 
+// name adds the name of what line i has; "" adds nothing.
+func (o *outline) name(i int, name string) {
+	if name != "" {
+		o.names = append(o.names, fmt.Sprint(name, " ", i+1))
+	}
+}
+
 func (o *outline) put(level, i int) {
 	level = min(level, len(o.levels)-1)
 	o.levels[level] = append(o.levels[level], i)
@@ -39,13 +46,67 @@ func (o *outline) tell(f *findings, worth float64) {
 	}
 }
 
-// readOutline reads programs, Markdown and manuals.
-func readOutline(f *findings) bool {
-	heads, decls := count(f.sample, isHeading), count(f.sample, isDeclaration)
-	code := share(f.sample, func(l string) bool {
-		return (looksCode(l) || isDeclaration(l)) && !isHeading(l) && !startsWith(l, []string{"- ", "* ", "[", "|", ">"})
-	})
-	spaced, underlined := 0, 0 // headings after a blank line; comments of scripts are not
+// readManual reads pages of manuals and help: their sections and options.
+func readManual(f *findings) bool {
+	if !isManual(f.sample) {
+		return false
+	}
+	f.kind = Manual
+	o := &outline{entries: entries{noun: "section or option"}}
+	for i, l := range f.lines {
+		if m := option.FindString(l); m != "" {
+			o.begin(i)
+			o.set("class", "option")
+			o.name(i, strings.TrimSpace(m))
+			o.put(2, i)
+		} else if manualHead.MatchString(l) {
+			o.begin(i)
+			o.set("class", "section")
+			o.put(indent(l)/3, i)
+		}
+	}
+	o.tell(f, 8)
+	f.ends(0.6)
+	return true
+}
+
+// readMarkdown reads Markdown and reStructuredText: their headings.
+func readMarkdown(f *findings) bool {
+	if !isMarkdown(f) {
+		return false
+	}
+	f.kind = Markdown
+	o := &outline{entries: entries{noun: "heading"}}
+	fenced, blocks := false, 0
+	for i, l := range f.lines {
+		level := strings.IndexByte(l, ' ') - 1
+		if i+1 < len(f.lines) && isUnderline(f.lines[i+1]) && strings.TrimSpace(l) != "" && !isUnderline(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "" || isUnderline(f.lines[i-1])) {
+			level = strings.IndexByte("=-~^\"", f.lines[i+1][0])
+		} else if !isHeading(l) {
+			level = -1
+		}
+		switch {
+		case strings.HasPrefix(strings.TrimSpace(l), "```"):
+			if fenced = !fenced; fenced {
+				blocks++
+			}
+		case !fenced && level >= 0:
+			o.begin(i)
+			o.put(level, i)
+		}
+	}
+	if blocks > 0 {
+		f.totals = append(f.totals, plural(blocks, "code block"))
+	}
+	o.tell(f, 8)
+	f.ends(0.6)
+	return true
+}
+
+// isMarkdown reports whether a text has headings with a blank line before them or a line of characters below
+// them. Comments of scripts look like headings, but have neither.
+func isMarkdown(f *findings) bool {
+	spaced, underlined := 0, 0
 	for i, l := range f.lines[:min(len(f.lines), 4*sampled)] {
 		if isHeading(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "") && (i+1 == len(f.lines) || !isHeading(f.lines[i+1])) {
 			spaced++
@@ -54,91 +115,73 @@ func readOutline(f *findings) bool {
 			underlined++
 		}
 	}
-	script := strings.HasPrefix(f.lines[0], "#!")
-	o := &outline{}
-	switch {
-	case isManual(f.sample):
-		f.kind, o.noun = Manual, "section or option"
-		for i, l := range f.lines {
-			if m := option.FindStringSubmatch(l); m != nil {
-				o.begin(i)
-				o.set("class", "option")
-				o.names = append(o.names, fmt.Sprint(strings.TrimSpace(m[0]), " ", i+1))
-				o.put(2, i)
-			} else if manualHead.MatchString(l) {
-				o.begin(i)
-				o.set("class", "section")
-				o.put(indent(l)/3, i)
-			}
-		}
-	case !script && code < 0.35 && decls <= heads+underlined && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && underlined >= 2 && !strings.HasPrefix(f.lines[0], "#")):
-		f.kind, o.noun = Markdown, "heading"
-		fenced, blocks := false, 0
-		for i, l := range f.lines {
-			level := strings.IndexByte(l, ' ') - 1
-			if i+1 < len(f.lines) && isUnderline(f.lines[i+1]) && strings.TrimSpace(l) != "" && !isUnderline(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "" || isUnderline(f.lines[i-1])) {
-				level = strings.IndexByte("=-~^\"", f.lines[i+1][0])
-			} else if !isHeading(l) {
-				level = -1
-			}
-			switch {
-			case strings.HasPrefix(strings.TrimSpace(l), "```"):
-				if fenced = !fenced; fenced {
-					blocks++
-				}
-			case !fenced && level >= 0:
-				o.begin(i)
-				o.put(level, i)
-			}
-		}
-		if blocks > 0 {
-			f.totals = append(f.totals, plural(blocks, "code block"))
-		}
-	case script || decls >= 2 && code > 0.35 || decls >= 3 && code > 0.2 || code > 0.6 && decls > 0:
-		f.kind, o.noun = Code, "declaration"
-		inserts := &entries{noun: "inserted row or batch", lead: "table"}
-		var imports []string
-		for i, l := range f.lines {
-			if strings.HasPrefix(l, "INSERT INTO ") {
-				inserts.begin(i)
-				table, _, _ := strings.Cut(strings.TrimLeft(l[len("INSERT INTO "):], "`\""), " ")
-				inserts.set("table", strings.Trim(table, "`\"("))
-			} else if name := importOf(l); name != "" {
-				imports = append(imports, name)
-			} else if isDeclaration(l) {
-				o.begin(i)
-				m := declaration.FindStringSubmatchIndex(l)
-				class, end := "", m[1]
-				for g := 2; g < len(m); g += 2 {
-					if m[g] >= 0 {
-						class, end = strings.ToLower(l[m[g]:m[g+1]]), m[g+1]
-					}
-				}
-				name := declared.FindStringSubmatch(l[end:])
-				if class == "" && strings.Contains(l, "(") {
-					class, name = "function", called.FindStringSubmatch(l)
-				} else if class == "" {
-					class, name = "rule", []string{"", strings.Trim(l, " \t{")}
-				}
-				o.set("class", class)
-				if name != nil {
-					o.names = append(o.names, fmt.Sprint(name[1], " ", i+1))
-				}
-				o.put(indent(l)/2, i)
-			}
-		}
-		inserts.tell(f)
-		if len(imports) > 0 {
-			f.totals = append(f.totals, plural(len(imports), "import"))
-			imports[0] = "imports: " + imports[0]
-			f.fact(7, imports[:min(len(imports), 40)], nil)
-		}
-	default:
+	heads := count(f.sample, isHeading)
+	return (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && underlined >= 2 && !strings.HasPrefix(f.lines[0], "#")) &&
+		!strings.HasPrefix(f.lines[0], "#!") && share(f.sample, isCode) < 0.35 && count(f.sample, isDeclaration) <= heads+underlined
+}
+
+// readCode reads programs: their declarations and imports, and the rows that SQL inserts.
+func readCode(f *findings) bool {
+	code, decls := share(f.sample, isCode), count(f.sample, isDeclaration)
+	if !strings.HasPrefix(f.lines[0], "#!") && (decls < 2 || code <= 0.35) && (decls < 3 || code <= 0.2) && (decls == 0 || code <= 0.6) {
 		return false
+	}
+	f.kind = Code
+	o := &outline{entries: entries{noun: "declaration"}}
+	inserts := &entries{noun: "inserted row or batch", lead: "table"}
+	var imports []string
+	for i, l := range f.lines {
+		if insert, ok := strings.CutPrefix(l, "INSERT INTO "); ok {
+			inserts.begin(i)
+			table, _, _ := strings.Cut(strings.TrimLeft(insert, "`\""), " ")
+			inserts.set("table", strings.Trim(table, "`\"("))
+		} else if name := importOf(l); name != "" {
+			imports = append(imports, name)
+		} else if isDeclaration(l) {
+			class, name := declarationOf(l)
+			o.begin(i)
+			o.set("class", class)
+			o.name(i, name)
+			o.put(indent(l)/2, i)
+		}
+	}
+	inserts.tell(f)
+	if len(imports) > 0 {
+		f.totals = append(f.totals, plural(len(imports), "import"))
+		imports[0] = "imports: " + imports[0]
+		f.fact(7, imports[:min(len(imports), 40)], nil)
 	}
 	o.tell(f, 8)
 	f.ends(0.6)
 	return true
+}
+
+// isCode reports whether a line looks like a line of a program, and not of Markdown.
+func isCode(l string) bool {
+	return (looksCode(l) || isDeclaration(l)) && !isHeading(l) && !startsWith(l, []string{"- ", "* ", "[", "|", ">"})
+}
+
+// declarationOf returns what a declaration declares, such as "func", and its name, "" for none.
+func declarationOf(l string) (class, name string) {
+	m := declaration.FindStringSubmatchIndex(l)
+	rest := l[m[1]:]
+	for g := 2; g < len(m); g += 2 {
+		if m[g] >= 0 {
+			class, rest = strings.ToLower(l[m[g]:m[g+1]]), l[m[g+1]:]
+		}
+	}
+	names := declared
+	switch {
+	case class != "":
+	case strings.Contains(l, "("):
+		class, rest, names = "function", l, called
+	default:
+		return "rule", strings.Trim(l, " \t{")
+	}
+	if found := names.FindStringSubmatch(rest); found != nil {
+		name = found[1]
+	}
+	return class, name
 }
 
 func isHeading(l string) bool {

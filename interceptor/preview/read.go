@@ -14,7 +14,7 @@ func read(text string) *findings {
 	lines := plainLines(text)
 	f := &findings{text: text, lines: lines, sample: sample(lines), kind: Plain, totals: []string{plural(len(lines), "line")}, at: map[int]*piece{}}
 	for _, knows := range []func(*findings) bool{
-		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readOutline, readColumns,
+		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readManual, readMarkdown, readCode, readColumns,
 	} {
 		if knows(f) {
 			return f
