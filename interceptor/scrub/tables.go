@@ -400,8 +400,8 @@ func (x *examination) addJSON(text string) error {
 		if at = min(object, array); at == len(text) {
 			break
 		}
-		inside := strings.TrimLeft(text[at+1:], " \t\r\n")
-		if inside == "" || inside[0] != '"' && (at == object || inside[0] != '{' && inside[0] != '[') {
+		rest := strings.TrimLeft(text[at+1:], " \t\r\n")
+		if rest == "" || rest[0] != '"' && (at == object || rest[0] != '{' && rest[0] != '[') {
 			at++ // it has no string in it
 			continue
 		}

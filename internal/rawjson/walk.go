@@ -34,8 +34,8 @@ func Walk(b []byte, visit func(Token) bool) error {
 	return err
 }
 
-// WalkFirst is [Walk] for the value that begins at byte i of b, whatever follows it. It returns the place
-// behind the value and white space, where the walk failed, or -1 if visit returned false.
+// WalkFirst is [Walk] for the value that begins at byte i of b, whatever follows it. It returns the place behind
+// the value and the white space after it, or the place of the fault. If visit returns false, end is -1.
 func WalkFirst(b []byte, i int, visit func(Token) bool) (end int, err error) {
 	open := make([]byte, 0, 64) // '{' and '[' around i; real messages need no more
 	wantKey := false
