@@ -230,3 +230,34 @@ func TestNoPartOfADecodedSecret(t *testing.T) {
 		t.Error("nothing was redacted, so nothing was tried")
 	}
 }
+
+// A password that only its name gives away reaches neither the host nor the log or the trace.
+func TestPasswordsInTexts(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	const password = "Sommer2026!"
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q]}\ntrace: {payload: scrubbed}\n", fakeserverBin))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, text := range []string{
+		"Found one:\n{\n  \"name\": \"DB_PASSWORD\",\n  \"description\": \"of the database\",\n  \"value\": \"%s\"\n}\nThat is all.",
+		`{"n":1}` + "\n" + `{"password":{"n":1,"value":"%s"}}` + "\n",
+		`{"columns":["user","password"],"rows":[["joe","%s"]]}`,
+		"<key>password</key>\n<string>%s</string>",
+		"define('DB_PASSWORD', '%s');",
+		"ALTER USER joe WITH PASSWORD '%s';",
+		"The password for joe is %s",
+		"auth: { user: 'joe', pass: '%s' }",
+		"Key         Value\n---         -----\npassword    %s\n",
+	} {
+		answer := said(t, tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": strings.Replace(text, "%s", password, 1)})))
+		if before, after, _ := strings.Cut(text, "%s"); !strings.HasPrefix(answer, before+"[REDACTED:") || !strings.HasSuffix(answer, "]"+after) {
+			t.Errorf("of %q the host sees %q", text, answer)
+		}
+	}
+	g.stop()
+	for place, text := range map[string]string{"log": g.log.String(), "trace": g.output("trace", "--format", "jsonl")} {
+		if strings.Contains(text, password) {
+			t.Errorf("the %s has the password", place)
+		}
+	}
+}
