@@ -156,7 +156,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body ...byt
 	if err == nil && res.StatusCode >= http.StatusBadRequest {
 		var fault struct{ Error string }
 		_ = json.Unmarshal(body, &fault)
-		if fault.Error == ErrNoBranch.Error() {
+		if fault.Error != "" && res.StatusCode == http.StatusNotFound {
 			return out, ErrNoBranch
 		}
 		return out, errors.New(cmp.Or(fault.Error, "the gateway is of another version, and does not know this command: "+res.Status))

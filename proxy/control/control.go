@@ -182,6 +182,8 @@ func Handler(g Gateway) http.Handler {
 				status := http.StatusConflict
 				if _, wrong := errors.AsType[queryError](err); wrong {
 					status = http.StatusBadRequest
+				} else if errors.Is(err, ErrNoBranch) {
+					status = http.StatusNotFound
 				}
 				w.WriteHeader(status)
 				out = map[string]string{"error": err.Error()}
@@ -196,7 +198,11 @@ func Handler(g Gateway) http.Handler {
 		if err := checkQuery(r, "reason"); err != nil {
 			return nil, err
 		}
-		return g.EndBranch(r.Context(), r.PathValue("id"), r.FormValue("reason"))
+		b, err := g.EndBranch(r.Context(), r.PathValue("id"), r.FormValue("reason"))
+		if errors.Is(err, ErrNoBranch) {
+			err = fmt.Errorf("%w: %.64q; GET branches lists those that are", err, r.PathValue("id"))
+		}
+		return b, err
 	})
 	handle("GET /v1/budgets", func(r *http.Request) (any, error) {
 		if err := checkQuery(r, "limit"); err != nil {

@@ -120,6 +120,22 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// noBranches is a gateway without an open branch.
+type noBranches struct{ Gateway }
+
+func (noBranches) EndBranch(context.Context, string, string) (Branch, error) {
+	return Branch{}, ErrNoBranch
+}
+
+// The answer for a branch that is not open names it.
+func TestEndOfNoBranch(t *testing.T) {
+	w := httptest.NewRecorder()
+	Handler(noBranches{}).ServeHTTP(w, httptest.NewRequest("DELETE", "/v1/branches/br_1", nil))
+	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `br_1`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // blanks is a text without an end.
 type blanks struct{}
 
