@@ -162,7 +162,7 @@ func Check(all []Limit) (wrong faults.List) {
 			"per", "%q is unknown: use session, principal, team, tool, server or all", l.Per)
 		fault(!slices.Contains([]string{"", Main, Branch}, l.Match.Context), "match.context", "%q is unknown: use main or branch", l.Match.Context)
 		fault(!slices.Contains([]string{"", Refuse, Fold, Warn}, l.Action), "action", "%q is unknown: use refuse, fold or warn", l.Action)
-		fault(!globs.Valid(l.Match.Tool), "match.tool", "%q is not a valid glob", l.Match.Tool)
+		fault(!globs.Valid(l.Match.Tool), "match.tool", globs.Invalid, l.Match.Tool)
 		if l.ModelTokens != 0 {
 			fault(l.Tokens != 0 || l.Calls != 0 || l.Match.Server != "" || l.Match.Tool != "" || l.Per == PerTool || l.Per == PerServer || l.Action == Fold,
 				"model_tokens", "goes without tokens and calls, tools and servers, and the action fold: give these a limit of their own")

@@ -20,6 +20,9 @@ func Any(globs []string, name string) bool {
 	return slices.ContainsFunc(globs, func(glob string) bool { return Match(glob, name) })
 }
 
+// Invalid is what to say of a glob that is not [Valid], to be formatted with it.
+const Invalid = "%q is not a valid glob: use *, ?, [a-z] and {a,b}, and \\ before one of these signs that a name has"
+
 // Valid reports whether Match understands a glob.
 func Valid(glob string) bool { return doublestar.ValidatePattern(slashless.Replace(glob)) }
 

@@ -172,7 +172,7 @@ func TestConfigFaults(t *testing.T) {
 		{"alias by mistake", "principals:\n  a: {token: *SECRET}\n", []wanted{{"principals.a.token", 2, "begins with * into quotes"}}},
 		{"tagged boolean", "folding: {inject_memories: !!bool SECRET}\n", []wanted{{"folding.inject_memories", 1, "must be true or false"}}},
 		{"two faults at once", "trace: {payload: full, sync: now}\n", []wanted{{"trace.payload", 1, ""}, {"trace.sync", 1, ""}}},
-		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []wanted{{"upstreams.a.tools.deny", 2, "not a valid glob"}}},
+		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []wanted{{"upstreams.a.tools.deny", 2, "not a valid glob: use *"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

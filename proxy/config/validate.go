@@ -433,7 +433,7 @@ func (r Results) check(k *checker) {
 	k.positive("results.ttl_hours", r.TTLHours, most(time.Hour))
 	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
 		at := "results.tools." + glob
-		k.If(!globs.Valid(glob), at, "is not a valid glob")
+		k.If(!globs.Valid(glob), at, globs.Invalid, glob)
 		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
 		k.optional(at+".on_injection", r.Tools[glob].OnInjection, "off", "log", "flag", "block")
 		k.within(at+".threshold", r.Tools[glob].Threshold, many, "is negative (0 leaves the defaults)")
@@ -609,6 +609,6 @@ func count(all ...bool) (n int) {
 
 func (k *checker) globs(key string, all []string) {
 	for _, glob := range all {
-		k.If(!globs.Valid(glob), key, "%q is not a valid glob", glob)
+		k.If(!globs.Valid(glob), key, globs.Invalid, glob)
 	}
 }

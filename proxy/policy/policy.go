@@ -158,7 +158,7 @@ func Compile(c Config) (*Policy, faults.List) {
 			{".who.principal", []string{r.Who.Principal}}, {".who.team", []string{r.Who.Team}}, {".who.role", []string{r.Who.Role}}, {".who.scope", []string{r.Who.Scope}},
 		} {
 			for _, glob := range l.globs {
-				fault(!globs.Valid(glob), at+l.key, "%q is not a valid glob", glob)
+				fault(!globs.Valid(glob), at+l.key, globs.Invalid, glob)
 				fault(strings.HasPrefix(l.key, ".resources") && !comparesAll(glob), at+l.key,
 					"%q would miss URIs: write it as scheme://host/path or file:///path, the scheme and host in lower case, without user, default port, dots, doubled slashes and escapes; * matches what is escaped, too", glob)
 			}

@@ -84,7 +84,7 @@ func (c Config) Check() (wrong faults.List) {
 		fault(!scopeForm.MatchString(s), fmt.Sprintf("scopes[%d]", i), "%q must be 1 to 256 printable ASCII characters without spaces, quotes and backslashes", s)
 	}
 	for i, glob := range c.Revoked {
-		fault(!globs.Valid(glob), fmt.Sprintf("revoked[%d]", i), "%q is not a valid glob", glob)
+		fault(!globs.Valid(glob), fmt.Sprintf("revoked[%d]", i), globs.Invalid, glob)
 	}
 	return wrong
 }
