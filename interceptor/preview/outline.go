@@ -573,75 +573,21 @@ func readMarkup(f *findings) bool {
 	if containsAny(strings.ToLower(page[:min(len(page), 2000)]), htmlSigns) && !strings.HasPrefix(page, "<?xml") {
 		return readHTML(f, page)
 	}
-	z := html.NewTokenizer(strings.NewReader(page))
-	z.AllowCDATA(true)
-	var elements tally
-	var path []string
-	line := strings.Count(f.text[:start], "\n")
-	items, depth := &entries{}, 0
-	var deep []string // the path of the entries: the first element that repeats
-	for token := z.Next(); token != html.ErrorToken; token = z.Next() {
-		raw := z.Raw()
-		switch token {
-		case html.StartTagToken, html.SelfClosingTagToken:
-			name := tagName(raw)
-			here := strings.Join(append(path[:len(path):len(path)], name), "/")
-			if len(here) > 1<<10 { // each element would cost as much
-				return false
-			}
-			s := elements.add(here, line)
-			if s != nil && s.n == 2 && deep == nil && len(path) > 0 {
-				deep, depth = append(path[:len(path):len(path)], name), len(path)
-				items.noun = name
-			}
-			if deep != nil && len(path) == depth && name == deep[depth] || deep == nil {
-				items.begin(line)
-			}
-			if bytes.IndexByte(raw, '=') > 0 && len(path) <= depth+1 {
-				of := name + "@"
-				if len(path) == depth || deep == nil {
-					of = ""
-				}
-				for k, v, more := z.TagAttr(); k != nil; k, v, more = z.TagAttr() {
-					items.set(of+string(k), string(v))
-					if !more {
-						break
-					}
-				}
-			}
-			if token == html.StartTagToken && raw[len(raw)-2] != '/' {
-				if path = append(path, name); len(path) > 200 {
-					return false
-				}
-			}
-		case html.EndTagToken:
-			name := tagName(raw[1:])
-			if len(path) == 0 || path[len(path)-1] != name {
-				return false
-			}
-			path = path[:len(path)-1]
-		case html.TextToken:
-			if deep != nil && len(path) == depth+2 && len(raw) < 200 {
-				items.set(path[depth+1], html.UnescapeString(string(raw)))
-			}
-		}
-		line += bytes.Count(raw, []byte("\n"))
-	}
-	if len(elements.n) == 0 || len(path) > 0 {
+	elements, items, ok := parseXML(page, strings.Count(f.text[:start], "\n"))
+	if !ok {
 		return false
 	}
 	f.kind = XML
-	root := elements.top()
 	var parts []string
-	for _, s := range root {
-		if strings.Count(s.value, "/") == 0 {
+	for _, s := range elements.top() {
+		_, name, nested := strings.Cut(s.value, "/")
+		if !nested {
 			f.totals = append(f.totals, "root "+clip(s.value, 60))
 			if s.value == "testsuites" || s.value == "testsuite" {
 				f.kind = Tests
 			}
 			continue
 		}
-		name := s.value[strings.IndexByte(s.value, '/')+1:]
 		parts = append(parts, fmt.Sprintf("%s ×%s", clip(name, 60), group(s.n)))
 		if strings.HasSuffix(name, "failure") || strings.HasSuffix(name, "error") {
 			f.line(s.first-1, "", wide, 9)
@@ -653,11 +599,68 @@ func readMarkup(f *findings) bool {
 		parts[0] = "elements: " + parts[0]
 		f.fact(9, parts[:min(len(parts), 40)], nil)
 	}
-	if deep != nil {
+	if items.noun != "" {
 		items.tell(f)
 	}
 	f.ends(1)
 	return true
+}
+
+// parseXML counts the elements of an XML text by their paths. items are the elements like the first one that
+// repeats, with their attributes and children; their noun is "" if none repeats. ok is false if the
+// text is not XML, or nested too deeply. line is the index of the text's first line.
+func parseXML(text string, line int) (elements tally, items *entries, ok bool) {
+	z := html.NewTokenizer(strings.NewReader(text))
+	z.AllowCDATA(true)
+	items = &entries{}
+	var path []string
+	depth := 0 // of the items
+	for token := z.Next(); token != html.ErrorToken; token = z.Next() {
+		raw := z.Raw()
+		switch token {
+		case html.StartTagToken, html.SelfClosingTagToken:
+			name := tagName(raw)
+			here := strings.Join(append(path[:len(path):len(path)], name), "/")
+			if len(here) > 1<<10 { // each element would cost as much
+				return elements, nil, false
+			}
+			if s := elements.add(here, line); s != nil && s.n == 2 && items.noun == "" && len(path) > 0 {
+				items.noun, depth = name, len(path)
+			}
+			item := items.noun == "" || len(path) == depth // until one repeats, any element may be an item
+			if item && (items.noun == "" || name == items.noun) {
+				items.begin(line)
+			}
+			if bytes.IndexByte(raw, '=') > 0 && len(path) <= depth+1 {
+				of := name + "@"
+				if item {
+					of = ""
+				}
+				for k, v, more := z.TagAttr(); k != nil; k, v, more = z.TagAttr() {
+					items.set(of+string(k), string(v))
+					if !more {
+						break
+					}
+				}
+			}
+			if token == html.StartTagToken && raw[len(raw)-2] != '/' {
+				if path = append(path, name); len(path) > 200 {
+					return elements, nil, false
+				}
+			}
+		case html.EndTagToken:
+			if len(path) == 0 || path[len(path)-1] != tagName(raw[1:]) {
+				return elements, nil, false
+			}
+			path = path[:len(path)-1]
+		case html.TextToken:
+			if items.noun != "" && len(path) == depth+2 && len(raw) < 200 {
+				items.set(path[depth+1], html.UnescapeString(string(raw)))
+			}
+		}
+		line += bytes.Count(raw, []byte("\n"))
+	}
+	return elements, items, len(elements.n) > 0 && len(path) == 0
 }
 
 // tagName returns the name in a tag as it is written.
