@@ -249,7 +249,26 @@ that a trace no longer has are named: what they charged is not counted.`,
 	}
 }
 
+// staysInForce is the error of a reload that changed nothing.
+const staysInForce = "the configuration of before stays in force: %w"
+
 func newReload(a *app) *cobra.Command {
+	reload := a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
+		var faults []error
+		for _, g := range found {
+			done, err := g.Reload(cmd.Context())
+			if err != nil {
+				faults = append(faults, fmt.Errorf(staysInForce, err))
+				continue
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "The configuration with SHA-256 %s is in force.\n", done.Config)
+			fmt.Fprintln(cmd.OutOrStdout(), "Changed: "+cmp.Or(strings.Join(done.Changed, ", "), "nothing"))
+			if len(done.Restart) > 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "Changed, but only after a restart: "+strings.Join(done.Restart, ", "))
+			}
+		}
+		return errors.Join(faults...)
+	})
 	return a.withStateDir(&cobra.Command{
 		Use:   "reload",
 		Short: "Put a changed configuration in force at running gateways",
@@ -257,22 +276,12 @@ func newReload(a *app) *cobra.Command {
 print what changed. A file that can't be used changes nothing.`,
 		Example: "  foldgate reload --config /etc/foldgate/foldgate.yaml",
 		Args:    cobra.NoArgs,
-		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
-			var faults []error
-			for _, g := range found {
-				done, err := g.Reload(cmd.Context())
-				if err != nil {
-					faults = append(faults, fmt.Errorf("the configuration of before stays in force: %w", err))
-					continue
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "The configuration with SHA-256 %s is in force.\n", done.Config)
-				fmt.Fprintln(cmd.OutOrStdout(), "Changed: "+cmp.Or(strings.Join(done.Changed, ", "), "nothing"))
-				if len(done.Restart) > 0 {
-					fmt.Fprintln(cmd.OutOrStdout(), "Changed, but only after a restart: "+strings.Join(done.Restart, ", "))
-				}
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := a.state("reach a gateway"); err != nil {
+				return fmt.Errorf(staysInForce, err)
 			}
-			return errors.Join(faults...)
-		}),
+			return reload(cmd, args)
+		},
 	})
 }
 

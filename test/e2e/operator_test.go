@@ -150,7 +150,7 @@ func TestOperatorReloads(t *testing.T) {
 		{fakes("fake", "more") + "results: {main_threshold: 700}\ntrace: {rotate_mb: 77}\n", 0, []string{"Changed: results.main_threshold, upstreams.more\n", "only after a restart: trace.rotate_mb"}},
 		{fakes("fake", "more") + "results: {main_threshold: 700}\n", 0, []string{"Changed: nothing"}},
 		{fakes("fake") + "scrub: {rules: foldgate.yaml}\n", 1, []string{"stays in force", "scrub.rules"}},
-		{fakes("fake") + "colour: red\n", 2, []string{"colour", "--state-dir"}},
+		{fakes("fake") + "colour: red\n", 2, []string{"stays in force", "colour", "--state-dir"}},
 	} {
 		g.configure(tt.config)
 		out, code := g.operate("reload")
