@@ -23,6 +23,8 @@ import (
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/foldgate/foldgate/internal/openfiles"
 )
 
 // Errors of [Open] and [OpenReadOnly].
@@ -234,6 +236,8 @@ func Explain(err error, what, path, away string) error {
 		return fmt.Errorf("%s %s is in use by another process: stop that one, or name another state_dir: %w", what, path, err)
 	case errors.Is(err, ErrForeign):
 		return fmt.Errorf("%s %s: %w: name another state_dir", what, path, err)
+	case openfiles.Exceeded(err), isCode(err, sqlite3.SQLITE_CANTOPEN) && openfiles.Few():
+		return fmt.Errorf("%s %s: %w; %s", what, path, err, openfiles.Remedy)
 	case IsUnavailable(err):
 		return fmt.Errorf("%s %s: %w; make room on the disk, and see that foldgate can write it", what, path, err)
 	}

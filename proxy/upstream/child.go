@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/openfiles"
 )
 
 const (
@@ -59,6 +61,9 @@ func startChild(cfg *Config) (*child, error) {
 	}
 	if err != nil {
 		c.closePipes()
+		if openfiles.Exceeded(err) {
+			err = fmt.Errorf("%w; %s", err, openfiles.Remedy)
+		}
 		return nil, fmt.Errorf("start %q: %w", cfg.Command[0], err)
 	}
 	return c, nil

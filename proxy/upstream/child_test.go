@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -332,4 +333,24 @@ func (s *fakeServer) ask(m wire.Message, request, id string) {
 		r := <-c
 		s.say(`{"jsonrpc":"2.0","id":%s,"result":{"answer":%s,"error":%s}}`, m.ID, orNull(r.Result), orNull(r.Error))
 	}()
+}
+
+// A server that can't be started for want of file descriptors is told with the limit.
+func TestTooManyOpenFiles(t *testing.T) {
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	none := before
+	none.Cur = 3
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	_, err := startChild(&Config{Command: []string{"true"}})
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Error(err)
+	}
 }
