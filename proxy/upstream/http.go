@@ -30,7 +30,7 @@ const (
 	maxErrorBody   = 64 << 10
 	maxRedirects   = 5
 	maxIdlePerHost = 64
-	ioBuffer       = 16 << 10 // of a connection, each way: most messages are one system call
+	ioBuffer    = 16 << 10 // of a connection, each way: most messages are one system call
 	// retryDefault is the pause before a stream is opened again if the server names none.
 	retryDefault = time.Second
 	retryMax     = 30 * time.Second
@@ -91,14 +91,16 @@ func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
 	if c != nil && h.endpoint == "" {
 		return h.exchange(ctx, m, c)
 	}
-	if c != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = h.context(ctx)
-		defer cancel()
-	}
 	if m.Method == wire.MethodCancelled && h.Info().Modern() {
 		return nil // the modern era cancels by closing the stream, which has happened
 	}
+	var cancel context.CancelFunc
+	if c != nil {
+		ctx, cancel = h.context(ctx)
+	} else {
+		ctx, cancel = context.WithCancel(ctx)
+	}
+	defer cancel()
 	resp, err := h.post(ctx, m, nil)
 	if err == nil {
 		err = h.check(resp)
@@ -109,7 +111,8 @@ func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
 	if c != nil {
 		c.accepted.Store(true)
 	}
-	// Only a network connection that is read to its end can be used again.
+	// Only a network connection that is read to its end can be used again. Some servers never end it.
+	defer time.AfterFunc(drainTimeout, cancel).Stop()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
 	return resp.Body.Close()
 }

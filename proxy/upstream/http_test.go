@@ -271,6 +271,26 @@ func TestHTTPCloseAfterCancel(t *testing.T) {
 	}
 }
 
+// A server that accepts a message and never ends its response delays nothing for long.
+func TestHTTPEndlessAcceptance(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		if !m.IsNotification() {
+			return false
+		}
+		events(w, ": accepted")
+		<-r.Context().Done()
+		return true
+	})
+	begin := time.Now()
+	l := open(t, f.config(t))
+	if err := l.Send(t.Context(), wire.Message{Method: "notifications/roots/list_changed"}); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
 // The stream of a call breaks twice, and its messages come all the same.
 func TestHTTPResume(t *testing.T) {
 	var mu sync.Mutex

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -48,6 +50,10 @@ func newFakeSSE(t *testing.T, endpoint string) *httptest.Server {
 			case "tools/call":
 				out <- `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t"}}`
 				out <- fmt.Sprintf("{\"jsonrpc\":\"2.0\",\ndata: \"id\":%s,\"result\":%s}", m.ID, m.Params)
+			case "endless": // a response that does not end
+				w.(http.Flusher).Flush()
+				out <- fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+				<-r.Context().Done()
 			case "down":
 				close(down)
 			}
@@ -72,6 +78,11 @@ func TestSSE(t *testing.T) {
 		if err != nil || string(m.Result) != string(p) || n != 1 {
 			t.Errorf("call = %s, %v, %d events", m.Result, err, n)
 		}
+		patient, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if _, err := l.Call(patient, &conn.Request{Method: "endless"}); err != nil || patient.Err() != nil {
+			t.Errorf("call whose POST does not end = %v, %v", err, patient.Err())
+		}
+		cancel()
 		l.Close()
 		if _, err := l.Call(t.Context(), &conn.Request{Method: "x"}); !errors.Is(err, conn.ErrClosed) || l.Err() != nil {
 			t.Errorf("call after close = %v, err() = %v", err, l.Err())
