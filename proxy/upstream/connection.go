@@ -28,7 +28,8 @@ type connection struct {
 	calls     *calls
 	info      atomic.Pointer[conn.Info]
 	warnings  rateLimitedLog
-	skipped   keyBlock // lines that are no messages
+	skipped   keyBlock     // lines that are no messages
+	asides    atomic.Int64 // messages that no caller waits for, on their way
 
 	lifetime context.Context // its cause is conn.ErrClosed after a plain close
 	end      context.CancelCauseFunc
@@ -122,8 +123,13 @@ func encode(dst []byte, m wire.Message) []byte {
 	return dst
 }
 
-// sendTimeout bounds the sending of a message for which no caller waits.
-const sendTimeout = 5 * time.Second
+const (
+	// sendTimeout bounds the sending of a message for which no caller waits.
+	sendTimeout = 5 * time.Second
+	// maxAsides is how many of them may wait. Then answers are dropped: a server may send requests that
+	// foldgate refuses faster than it takes the answers.
+	maxAsides = 1000
+)
 
 // aside sends a message without making its caller wait. Close waits until it is sent: a server that
 // misses the cancellation of a call would go on working.
@@ -132,7 +138,13 @@ func (s *connection) aside(m wire.Message) {
 		_ = s.transport.send(context.Background(), m, nil) // a lost connection needs no message
 		return
 	}
+	if s.asides.Add(1) > maxAsides && m.IsResponse() {
+		s.asides.Add(-1)
+		s.cfg.Log.Debug("answer to upstream dropped: too many wait")
+		return
+	}
 	s.Go(func() {
+		defer s.asides.Add(-1)
 		ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 		defer cancel()
 		err := s.transport.send(ctx, m, nil)

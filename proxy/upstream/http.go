@@ -30,6 +30,10 @@ const (
 	maxErrorBody   = 64 << 10
 	maxRedirects   = 5
 	maxIdlePerHost = 64
+	// maxPosts is how many messages that are no requests are on their way at once, each over a network
+	// connection of its own. postTimeout is how long a server may take to accept one.
+	maxPosts    = maxIdlePerHost
+	postTimeout = 30 * time.Second
 	ioBuffer    = 16 << 10 // of a connection, each way: most messages are one system call
 	// retryDefault is the pause before a stream is opened again if the server names none.
 	retryDefault = time.Second
@@ -42,6 +46,7 @@ const (
 )
 
 var (
+	errNotAccepted = fmt.Errorf("upstream did not accept the message within %s", postTimeout)
 	// errStreamBroken means that the response stream of a call ended without a response.
 	errStreamBroken = errors.New("upstream ended the response stream without an answer")
 	// errForgotten is conn.ErrSessionGone for a call that the server had accepted: it may have had
@@ -63,6 +68,7 @@ type httpConn struct {
 	endpoint string                 // of HTTP+SSE: the URL of messages; else ""
 	session  atomic.Pointer[string] // Mcp-Session-Id, or nil
 	noGet    chan struct{}          // closed when there is no GET stream any more
+	posts    chan struct{}          // has room for the messages that may be on their way at once
 	closing  sync.Once
 }
 
@@ -72,7 +78,7 @@ func newHTTPConn(cfg *Config) *httpConn {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, maxIdlePerHost
 	t.ReadBufferSize, t.WriteBufferSize = ioBuffer, ioBuffer
-	h := &httpConn{noGet: make(chan struct{}), client: &http.Client{
+	h := &httpConn{noGet: make(chan struct{}), posts: make(chan struct{}, maxPosts), client: &http.Client{
 		Transport: t,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			first := via[0]
@@ -98,9 +104,17 @@ func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
 	if c != nil {
 		ctx, cancel = h.context(ctx)
 	} else {
-		ctx, cancel = context.WithCancel(ctx)
+		ctx, cancel = context.WithTimeoutCause(ctx, postTimeout, errNotAccepted)
 	}
 	defer cancel()
+	if c == nil {
+		select {
+		case h.posts <- struct{}{}:
+			defer func() { <-h.posts }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	resp, err := h.post(ctx, m, nil)
 	if err == nil {
 		err = h.check(resp)

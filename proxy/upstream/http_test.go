@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -288,6 +290,42 @@ func TestHTTPEndlessAcceptance(t *testing.T) {
 	}
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("took %v", took)
+	}
+}
+
+// A server that sends requests and does not take the answers costs a bounded number of network
+// connections, and its call goes on.
+func TestHTTPFloodOfRequests(t *testing.T) {
+	var now, most atomic.Int64
+	release := make(chan struct{})
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch {
+		case m.Method == "flood":
+			events(w)
+			for i := range 3 * maxAsides {
+				fmt.Fprintf(w, `data: {"jsonrpc":"1.0","id":%d,"method":"ping"}`+"\n\n", i)
+			}
+			events(w, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{}}`)
+			return true
+		case r.Method == http.MethodPost && m.IsResponse():
+			most.Store(max(most.Load(), now.Add(1)))
+			<-release
+			now.Add(-1)
+		}
+		return false
+	})
+	c := f.config(t)
+	c.Handler, c.Log = handles(func(wire.Message) {}), slog.New(slog.DiscardHandler)
+	l := open(t, c)
+	defer close(release)
+	for range 2 {
+		if _, err := l.Call(t.Context(), &conn.Request{Method: "flood"}); err != nil {
+			t.Error(err)
+		}
+	}
+	f.seen(t, "POST")
+	if waiting := l.(*httpConn).asides.Load(); most.Load() > maxPosts || waiting > maxAsides {
+		t.Errorf("%d answers at once and %d waiting, want at most %d and %d", most.Load(), waiting, maxPosts, maxAsides)
 	}
 }
 
