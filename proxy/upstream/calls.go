@@ -114,6 +114,9 @@ func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known b
 	if c == nil {
 		return late
 	}
+	if m.Error != nil {
+		m.Error = wire.ReadableError(m.Error)
+	}
 	defer c.finish(m, err, own)
 	if c.request.Receiver != nil && err == nil {
 		c.request.Receiver.Answered(m)

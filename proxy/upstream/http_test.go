@@ -415,6 +415,7 @@ func TestHTTPWholeAnswers(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{`{"jsonrpc":"2.0","id":"ID","result":1}`, "1"},
 		{`[` + note + `,{"jsonrpc":"2.0","id":ID,"result":1},{"jsonrpc":"2.0","id":ID,"result":2}]`, "1"},
+		{`{"jsonrpc":"2.0","id":ID,"error":"boom"}`, string(wire.ReadableError([]byte(`"boom"`)))},
 		{`{"jsonrpc":"2.0","id":999,"result":1}`, ""},
 		{note, ""},
 		{`[` + note + `]`, ""},
@@ -429,8 +430,8 @@ func TestHTTPWholeAnswers(t *testing.T) {
 			return m.Method == "tools/call"
 		})
 		m, err := open(t, f.config(t)).Call(t.Context(), &conn.Request{Method: "tools/call"})
-		if string(m.Result) != c.want || errors.Is(err, errUnreadable) != (c.want == "") {
-			t.Errorf("answer %s = %s, %v; want %q", c.body, m.Result, err, c.want)
+		if string(m.Result)+string(m.Error) != c.want || errors.Is(err, errUnreadable) != (c.want == "") {
+			t.Errorf("answer %s = %s%s, %v; want %q", c.body, m.Result, m.Error, err, c.want)
 		}
 	}
 }

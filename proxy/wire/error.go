@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"unicode"
@@ -67,6 +68,20 @@ func ErrorCode(raw json.RawMessage) int {
 		return 0
 	}
 	return code
+}
+
+// ReadableError returns a raw error that typed hosts accept: an object with an integer for its code and a
+// string for its message. If raw is another one, it becomes the data of an error of foldgate's: the call of
+// a host that can't read a response never ends.
+func ReadableError(raw json.RawMessage) json.RawMessage {
+	code, _ := rawjson.Get(raw, "code")
+	message, _ := rawjson.Get(raw, "message")
+	n, err := strconv.ParseFloat(string(code), 64)
+	if err == nil && n == math.Trunc(n) && math.Abs(n) < 1<<53 && rawjson.KindOf(message) == rawjson.String {
+		return raw
+	}
+	e := Error{Code: CodeInternal, Message: "the server's error is none of JSON-RPC 2.0; data has what it sent", Data: raw}
+	return e.JSON()
 }
 
 // AnswerError is an upstream's JSON-RPC error object as a Go error, for requests of foldgate's own.

@@ -80,7 +80,7 @@ func ParseMessage(raw []byte) (Message, error) {
 			m.Extra = append(m.Extra, raw[f.Start:f.End]...)
 		}
 	}
-	m.setAsideNull()
+	m.dropNull()
 	switch {
 	case raw[0] != '{':
 		return m, fmt.Errorf("%w: not an object", errNotMessage)
@@ -126,15 +126,15 @@ func OwnID(lit []byte) int64 {
 	return int64(id)
 }
 
-// setAsideNull makes a null result or error beside the other one extra: in JSON-RPC 1.0 a response
-// had both, and some servers still write them.
-func (m *Message) setAsideNull() {
+// dropNull takes a null result or error away if the other one is there: in JSON-RPC 1.0 a response had
+// both, and some servers still write them. Typed hosts refuse such a response, so their call never ends.
+func (m *Message) dropNull() {
 	switch {
 	case m.Result == nil || m.Error == nil:
 	case rawjson.KindOf(m.Error) == rawjson.Null:
-		m.Error, m.Extra = nil, append(m.Extra, `,"error":null`...)
+		m.Error = nil
 	case rawjson.KindOf(m.Result) == rawjson.Null:
-		m.Result, m.Extra = nil, append(m.Extra, `,"result":null`...)
+		m.Result = nil
 	}
 }
 

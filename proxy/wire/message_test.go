@@ -3,26 +3,34 @@ package wire
 import (
 	"encoding/json"
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
 
-// A response of JSON-RPC 1.0 has both members, of which one is null: that one is
-// passed on, and decides nothing.
+// A response of JSON-RPC 1.0 has both members, of which one is null: that one does not go on.
 func TestNullBesideTheAnswer(t *testing.T) {
-	for _, tc := range []struct{ raw, result, err string }{
-		{`{"jsonrpc":"2.0","id":1,"error":null,"result":{"a":1}}`, `{"a":1}`, ""},
-		{`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"},"result":null}`, "", `{"code":-1,"message":"no"}`},
+	for _, tc := range []struct{ raw, want string }{
+		{`{"jsonrpc":"2.0","id":1,"error":null,"result":{"a":1}}`, `{"jsonrpc":"2.0","id":1,"result":{"a":1}}`},
+		{`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"},"result":null}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`},
+		{`{"jsonrpc":"2.0","id":1,"error":null,"result":null}`, `{"jsonrpc":"2.0","id":1,"result":null}`},
 	} {
-		m, err := ParseMessage([]byte(tc.raw))
-		if err != nil || string(m.Result) != tc.result || string(m.Error) != tc.err {
-			t.Errorf("%s: result %s, error %s, %v; want %s and %s", tc.raw, m.Result, m.Error, err, tc.result, tc.err)
+		if m, err := ParseMessage([]byte(tc.raw)); err != nil || string(m.Encode()) != tc.want {
+			t.Errorf("%s goes on as %s, %v; want %s", tc.raw, m.Encode(), err, tc.want)
 		}
-		var in, out any
-		if json.Unmarshal([]byte(tc.raw), &in) != nil || json.Unmarshal(m.Encode(), &out) != nil || !reflect.DeepEqual(in, out) {
-			t.Errorf("%s goes on as %s", tc.raw, m.Encode())
+	}
+}
+
+func TestReadableError(t *testing.T) {
+	for _, raw := range []string{`{"code":-32000,"message":"no"}`, `{"code":1.0,"message":"","data":null,"more":1}`} {
+		if got := ReadableError([]byte(raw)); string(got) != raw {
+			t.Errorf("%s became %s", raw, got)
+		}
+	}
+	for _, raw := range []string{`"boom"`, `null`, `[1]`, `{}`, `{"code":1}`, `{"message":"no"}`, `{"code":"1","message":"no"}`, `{"code":1.5,"message":"no"}`, `{"code":1e400,"message":"no"}`, `{"code":9007199254740992,"message":"no"}`, `{"code":1,"message":["no"]}`} {
+		want := `{"code":-32603,"message":"the server's error is none of JSON-RPC 2.0; data has what it sent","data":` + raw + `}`
+		if got := ReadableError([]byte(raw)); string(got) != want {
+			t.Errorf("%s became %s", raw, got)
 		}
 	}
 }
