@@ -77,7 +77,7 @@ func ReadableError(raw json.RawMessage) json.RawMessage {
 	code, _ := rawjson.Get(raw, "code")
 	message, _ := rawjson.Get(raw, "message")
 	n, err := strconv.ParseFloat(string(code), 64)
-	if err == nil && n == math.Trunc(n) && math.Abs(n) < 1<<53 && rawjson.KindOf(message) == rawjson.String {
+	if err == nil && n == math.Trunc(n) && rawjson.KindOf(message) == rawjson.String {
 		return raw
 	}
 	e := Error{Code: CodeInternal, Message: "the server's error is none of JSON-RPC 2.0; data has what it sent", Data: raw}

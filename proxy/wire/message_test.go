@@ -22,12 +22,12 @@ func TestNullBesideTheAnswer(t *testing.T) {
 }
 
 func TestReadableError(t *testing.T) {
-	for _, raw := range []string{`{"code":-32000,"message":"no"}`, `{"code":1.0,"message":"","data":null,"more":1}`} {
+	for _, raw := range []string{`{"code":-32000,"message":"no"}`, `{"code":1.0,"message":"","data":null,"more":1}`, `{"code":9007199254740993,"message":"m"}`} {
 		if got := ReadableError([]byte(raw)); string(got) != raw {
 			t.Errorf("%s became %s", raw, got)
 		}
 	}
-	for _, raw := range []string{`"boom"`, `null`, `[1]`, `{}`, `{"code":1}`, `{"message":"no"}`, `{"code":"1","message":"no"}`, `{"code":1.5,"message":"no"}`, `{"code":1e400,"message":"no"}`, `{"code":9007199254740992,"message":"no"}`, `{"code":1,"message":["no"]}`} {
+	for _, raw := range []string{`"boom"`, `null`, `[1]`, `{}`, `{"code":1}`, `{"message":"no"}`, `{"code":"1","message":"no"}`, `{"code":1.5,"message":"no"}`, `{"code":1e400,"message":"no"}`, `{"code":1,"message":["no"]}`} {
 		want := `{"code":-32603,"message":"the server's error is none of JSON-RPC 2.0; data has what it sent","data":` + raw + `}`
 		if got := ReadableError([]byte(raw)); string(got) != want {
 			t.Errorf("%s became %s", raw, got)
