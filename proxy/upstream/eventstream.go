@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"time"
+	"unicode"
 
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -78,7 +79,7 @@ func (r *eventReader) next() (streamEvent, error) {
 		case line.Tail != nil || len(value) > sseMaxValue:
 		case name == "event":
 			ev.name = string(value)
-		case name == "id" && bytes.IndexByte(value, 0) < 0:
+		case name == "id" && !bytes.ContainsFunc(value, unicode.IsControl): // else no header can hold it
 			r.id = string(value)
 		case name == "retry":
 			if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {

@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -60,6 +61,7 @@ func TestEventReader(t *testing.T) {
 		{"mark only at the start", "data: x\n\n\xef\xbb\xbfdata: y\n\n", []sseGot{{Data: "x"}}},
 		{"cut", "data: x\n\ndata: y\n", []sseGot{{Data: "x"}}},
 		{"null in id", "id: a\x00b\ndata: x\n\n", []sseGot{{Data: "x"}}},
+		{"id that no header can hold", "id: 1\ndata: x\n\nid: a\x01b\ndata: y\n\n", []sseGot{{Data: "x", ID: "1"}, {Data: "y", ID: "1"}}},
 		{"bad retry", "retry: -1\nretry: 1e3\nretry: 99999999999\ndata: x\n\n", []sseGot{{Data: "x"}}},
 		{"colon in data", "data: a:b\n\n", []sseGot{{Data: "a:b"}}},
 		{"too large", "data: " + strings.Repeat("x", 101) + "\n\ndata: y\n\n", []sseGot{{Data: "too large"}, {Data: "y"}}},
@@ -111,7 +113,7 @@ func naiveSSE(in string, max int) []sseGot {
 		case "event":
 			name = value
 		case "id":
-			if !strings.Contains(value, "\x00") {
+			if !strings.ContainsFunc(value, unicode.IsControl) {
 				id = value
 			}
 		case "retry":
