@@ -749,12 +749,21 @@ const recently = 24 * time.Hour
 
 // recent sums up the errors in the trace, and returns the time of the newest record.
 func (d *doctor) recent(ctx context.Context) (newest time.Time) {
+	lost := false
+	for _, dir := range instances(d.cfg.StatePath()) {
+		_, err := withJournal([]string{dir})
+		if none, ok := errors.AsType[noTraceError](err); ok && none.lost() {
+			lost = true
+			d.add(levelFault, "errors", "move it back if you can, and restart the gateway", "a gateway runs, and its trace in %s is missing: calls are refused or not recorded", dir)
+		}
+	}
 	dirs, err := withJournal(instances(d.cfg.StatePath()))
 	if len(dirs) == 0 {
 		info, wrong := os.Stat(d.cfg.StatePath())
 		_, none := errors.AsType[noTraceError](err)
 		switch {
 		case wrong != nil || !info.IsDir(): // state tells
+		case none && lost: // told
 		case none:
 			d.add(levelOK, "errors", "", "%v", err)
 		default:

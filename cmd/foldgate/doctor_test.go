@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/filelock"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -293,6 +294,14 @@ var ailments = []struct {
 		p.record(called("a", 2, 0)...)
 		p.write(filepath.Join(p.state, "trace", trace.SegmentName(1)), "{broken\n{broken\n")
 	}, levelFault, "errors", `the trace in .*trace lacks the end: [23] records`, `foldgate trace verify`},
+	{"trace of a running gateway away", func(p *patient) {
+		_ = os.Mkdir(p.state, 0o700)
+		unlock, err := filelock.Wait(p.t.Context(), filepath.Join(p.state, "foldgate.db.lock"))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(unlock)
+	}, levelFault, "errors", `a gateway runs, and its trace in .*trace is missing`, `restart the gateway`},
 	{"trace is a file", func(p *patient) { p.write(filepath.Join(p.state, "trace"), "x") }, levelFault, "errors", `trace: not a directory`, `as one user`},
 	{"trace not readable", func(p *patient) {
 		p.record(called("a", 1, 0)...)

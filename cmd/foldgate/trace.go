@@ -25,6 +25,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/export"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
+	"github.com/foldgate/foldgate/internal/filelock"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
 )
@@ -700,7 +701,22 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 type noTraceError string
 
 func (dir noTraceError) Error() string {
+	if dir.lost() {
+		return fmt.Sprintf("a gateway runs, and its trace in %s is missing: move it back if you can, and restart the gateway", string(dir))
+	}
 	return fmt.Sprintf("there is no trace in %s: run the gateway first, or name another directory", string(dir))
+}
+
+// lost reports whether a gateway runs on the state directory. It makes its trace when it starts, so the trace
+// was moved or removed. A gateway on standard input and output shows only by its lock.
+func (dir noTraceError) lost() bool {
+	f, err := os.Open(filepath.Join(filepath.Dir(string(dir)), "foldgate.db.lock"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	free, err := filelock.Try(f)
+	return err == nil && !free
 }
 
 // withJournal returns the directories that have a journal. It is an error if none has one.
