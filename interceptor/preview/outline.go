@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"iter"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -358,103 +360,61 @@ func readYAML(f *findings) bool {
 	if !isYAML(sample(f.lines[from:to])) {
 		return false
 	}
-	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}, lead: "kind"}, &entries{noun: "item"}, &entries{noun: "entry", show: hide}, &outline{}
-	type level struct {
-		indent int
-		name   string
-	}
-	var path []level
-	within := func() string { // the names in path
-		var names []string
-		for _, v := range path {
-			names = append(names, v.name)
-		}
-		return strings.Join(names, ".")
-	}
-	children := map[string]int{}
-	var order []string
-	top, text := 0, -1 // the line of the top key; the indentation around a block of text
-	end := to          // behind it a "---" begins no document
+	end := to // behind it a "---" begins no document
 	for end > from && slices.Contains([]string{"", "---", "..."}, strings.TrimSpace(f.lines[end-1])) {
 		end--
 	}
-	for i, l := range f.lines[:end] {
-		at := indent(l)
-		t := strings.TrimSpace(l)
-		switch {
-		case i < from || t == "" || t[0] == '#' || text >= 0 && at > text:
-			continue
-		case strings.HasPrefix(l, "---") || len(docs.lines) == 0:
-			if docs.begin(i); l != "---" {
-				o.put(0, i)
-			}
-			path = path[:0]
-			if strings.HasPrefix(l, "---") {
-				continue
+	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}, lead: "kind"}, &entries{noun: "item"}, &entries{noun: "entry", show: hide}, &outline{}
+	var children tally // of the keys of the upper levels, by path
+	top := 0           // the line of the top key
+	for l := range yamlLines(f.lines[:end], from) {
+		if l.document {
+			if docs.begin(l.i); f.lines[l.i] != "---" {
+				o.put(0, l.i)
 			}
 		}
-		text = -1
-		item := false
-		for strings.HasPrefix(t, "- ") {
-			t = strings.TrimLeft(t[2:], " ")
-			at = len(l) - len(t)
-			item = true
+		depth := len(l.path)
+		if l.item && depth < 2 {
+			items.begin(l.i)
+			items.set("in", strings.Join(l.path, "."))
+			o.put(1, l.i)
 		}
-		name, value, ok := key(t)
-		if strings.HasSuffix(t, "|") || strings.HasSuffix(t, ">") || strings.HasSuffix(t, "|-") || strings.HasSuffix(t, ">-") {
-			text = at
-		}
-		for len(path) > 0 && path[len(path)-1].indent >= at {
-			path = path[:len(path)-1]
-		}
-		if item && len(path) < 2 {
-			items.begin(i)
-			items.set("in", within())
-			o.put(1, i)
-		}
-		if !ok {
+		if l.key == "" {
 			continue
 		}
-		if len(path) < 2 && len(items.lines) > 0 && at > 0 {
-			items.set(name, value)
+		if depth < 2 && len(items.lines) > 0 && l.indent > 0 {
+			items.set(l.key, l.value)
 		}
-		if n := len(path); n < 3 && !item {
-			parent := within()
-			if children[parent] == 0 && parent != "" {
-				order = append(order, parent)
+		if depth < 3 && !l.item {
+			children.add(strings.Join(l.path, "."), l.i)
+			switch depth {
+			case 0:
+				top = l.i
+				tops.begin(l.i)
+			case 1:
+				tops.set(l.key, cmp.Or(l.value, "…"))
 			}
-			children[parent]++
-			if n == 0 {
-				top = i
-				tops.begin(i)
-			} else if n == 1 {
-				tops.set(name, cmp.Or(value, "…"))
-			}
-			if i != top || value == "" || len(docs.lines) < 3 {
-				o.put(n, i)
+			if l.i != top || l.value == "" || len(docs.lines) < 3 {
+				o.put(depth, l.i)
 			}
 		}
-		switch {
-		case len(path) == 0 && value != "":
-			docs.set(name, value)
-		case len(path) == 1 && path[0].name == "metadata" && (name == "name" || name == "namespace"):
-			docs.set(name, value)
+		if depth == 0 || depth == 1 && l.path[0] == "metadata" && (l.key == "name" || l.key == "namespace") {
+			docs.set(l.key, l.value)
 		}
-		path = append(path, level{at, name})
 	}
 	f.kind = YAML
 	if tops.alike() { // a map of entries
 		tops.tell(f)
 	} else {
-		f.totals = append(f.totals, plural(children[""], "top key"))
+		f.totals = append(f.totals, plural(children.count(""), "top key"))
 	}
 	if len(docs.lines) > 2 {
 		docs.tell(f)
 	}
 	var parts []string
-	for _, name := range order {
-		if children[name] > 1 && len(parts) < 24 {
-			parts = append(parts, fmt.Sprintf("%s %d", clip(name, 60), children[name]))
+	for _, c := range slices.SortedFunc(maps.Values(children.n), func(a, b *seen) int { return a.first - b.first }) {
+		if c.value != "" && c.n > 1 && len(parts) < 24 {
+			parts = append(parts, fmt.Sprintf("%s %d", clip(c.value, 60), c.n))
 		}
 	}
 	if len(parts) > 0 && len(docs.lines) < 3 {
@@ -468,6 +428,58 @@ func readYAML(f *findings) bool {
 	f.around(from, to)
 	f.ends(0.9)
 	return true
+}
+
+// yamlLine is a line of YAML: the begin of a document, an item, a key, or several of them.
+type yamlLine struct {
+	i              int
+	document, item bool
+	indent         int      // of the key or, without one, of the text
+	path           []string // the keys around it, until the next line is read
+	key, value     string   // "" without a key
+}
+
+// yamlLines reads YAML from a line on. Blank lines, comments and blocks of text are left out.
+func yamlLines(lines []string, from int) iter.Seq[yamlLine] {
+	return func(yield func(yamlLine) bool) {
+		var indents []int // of path
+		var path []string
+		text, first := -1, true // the indentation around a block of text
+		for i, l := range lines[from:] {
+			t, at := strings.TrimSpace(l), indent(l)
+			if t == "" || t[0] == '#' || text >= 0 && at > text {
+				continue
+			}
+			line := yamlLine{i: from + i, document: first || strings.HasPrefix(l, "---")}
+			if first = false; line.document {
+				indents, path = indents[:0], path[:0]
+			}
+			if !strings.HasPrefix(l, "---") {
+				for strings.HasPrefix(t, "- ") {
+					t = strings.TrimLeft(t[2:], " ")
+					at = len(l) - len(t)
+					line.item = true
+				}
+				text = -1
+				if strings.HasSuffix(t, "|") || strings.HasSuffix(t, ">") || strings.HasSuffix(t, "|-") || strings.HasSuffix(t, ">-") {
+					text = at
+				}
+				for len(path) > 0 && indents[len(path)-1] >= at {
+					indents, path = indents[:len(path)-1], path[:len(path)-1]
+				}
+				line.indent, line.path = at, path
+				if name, value, ok := key(t); ok {
+					line.key, line.value = name, value
+				}
+			}
+			if !yield(line) {
+				return
+			}
+			if line.key != "" {
+				indents, path = append(indents, at), append(path, line.key)
+			}
+		}
+	}
 }
 
 // mayBeYAML reports whether a line may begin or end YAML: a key, an item, a comment or a part of a block.
