@@ -48,8 +48,6 @@ type draft struct {
 	cost    int // tokens of the texts
 	timeout time.Duration
 	id      string
-	context contextpath.Path
-	quota   sessionKey // the session against whose limits it counts
 }
 
 // Create opens a branch and charges it for its description and prompt. It checks and takes all
@@ -69,38 +67,20 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	m.mu.Lock()
 	now := m.now()
 	parent := m.own(caller, d.ParentID)
-	switch {
-	case m.closed:
-		err = Errorf(ErrClosed, "foldgate is shutting down: no branch can be created")
-	case d.ParentID != "" && parent == nil:
+	if parent == nil && d.ParentID != "" && !m.closed {
 		m.unlock()
 		b, ok, err := m.find(ctx, caller, d.ParentID)
 		return Branch{}, notActiveError(d.ParentID, b, ok, err)
-	default:
-		if err = m.attach(caller, parent, &d); err == nil {
-			err = m.admit(d.quota, now, !d.Ephemeral)
-		}
+	}
+	rec, quota, err := m.place(caller, parent, d, now)
+	if err == nil {
+		err = m.admit(quota, now, !d.Ephemeral)
 	}
 	if err != nil {
 		m.unlock()
 		return Branch{}, err
 	}
-	rec := Branch{
-		ID: d.id, Principal: caller.Principal, Subject: caller.Subject, Claims: d.Claims, Session: d.SessionID, Origin: caller.Session,
-		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt, Handles: strings.Join(d.Handles, " "),
-		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
-		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
-	}
-	if parent != nil {
-		rec.ParentID, rec.Depth = parent.ID, parent.Depth+1
-		if rec.Claims = parent.Claims; !slices.Contains(strings.Split(rec.Claims, "\n"), d.Claims) {
-			rec.Claims = strings.TrimPrefix(rec.Claims+"\n"+d.Claims, "\n")
-		}
-		if parent.ExpiresAt.Before(rec.ExpiresAt) {
-			rec.ExpiresAt = parent.ExpiresAt
-		}
-	}
-	b := m.add(rec, ledger, parent, d.quota, caller.Thread)
+	b := m.add(rec, ledger, parent, quota, caller.Thread)
 	b.unattended = d.Unattended
 	m.emit(Event{Kind: EventCreated, Branch: b.snapshot(), Cause: d.Cause})
 	rec = b.snapshot()
@@ -149,7 +129,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	if clean, err := m.scrub(ctx, d.SessionID); err != nil || clean != d.SessionID { // without the secret it could be another session's id
 		return d, cmp.Or(err, Errorf(ErrInvalidInput, "session_id looks like a secret, which would be stored: leave it out, or give another one"))
 	}
-	if d.ParentID == "" { // other branches belong to the session of their parent; see attach
+	if d.ParentID == "" { // other branches belong to the session of their parent; see place
 		own := cmp.Or(caller.Session, replicaid.New("ses_", m.opts.Replica, uuid.NewString()))
 		if !m.mayUse(caller, cmp.Or(d.SessionID, own)) {
 			return d, Errorf(ErrForbidden, "this session may not be used from here: %s", m.sessionRemedy(caller.Session))
@@ -188,30 +168,48 @@ func (m *Manager) sessionRemedy(session string) string {
 	return "leave out session_id"
 }
 
-// attach gives the branch its context path, its session and its limits. parent is nil for a
-// first-level branch. m.mu is held.
-func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
-	cfg := m.config()
+// place returns the new branch as it is stored, and the session against whose limits it counts.
+// parent is nil for a first-level branch. m.mu is held.
+func (m *Manager) place(caller Caller, parent *branch, d draft, now time.Time) (rec Branch, quota sessionKey, err error) {
+	if m.closed {
+		return rec, quota, Errorf(ErrClosed, "foldgate is shutting down: no branch can be created")
+	}
+	rec = Branch{
+		ID: d.id, ParentID: d.ParentID, Principal: caller.Principal, Subject: caller.Subject, Claims: d.Claims, Session: d.SessionID, Origin: caller.Session,
+		Depth: 1, Description: d.Description, Prompt: d.Prompt, Handles: strings.Join(d.Handles, " "),
+		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
+		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
+	}
 	// The session of the connection, since the argument can be made up. Callers without one share
 	// their limits.
-	d.quota = sessionKey{principal: caller.Principal, session: caller.Session}
+	quota = sessionKey{principal: caller.Principal, session: caller.Session}
 	if d.Ephemeral {
-		d.quota.session = d.LimitSession
+		quota.session = d.LimitSession
 	}
+	var above contextpath.Path
 	if parent != nil {
+		cfg := m.config()
 		if d.SessionID != parent.Session && (d.SessionID != "" || cfg.RequireSessionID) {
-			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: %s", m.sessionRemedy(parent.Session))
+			return rec, quota, Errorf(ErrInvalidInput, "session_id is not that of the parent branch: %s", m.sessionRemedy(parent.Session))
 		}
-		d.SessionID, d.quota, d.context = parent.Session, parent.quota, contextpath.Path(parent.Context)
 		if parent.Depth >= cfg.MaxDepth {
-			return Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
+			return rec, quota, Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
 		}
+		rec.Session, rec.Depth, above, quota = parent.Session, parent.Depth+1, contextpath.Path(parent.Context), parent.quota
+		if rec.Claims = parent.Claims; !slices.Contains(strings.Split(rec.Claims, "\n"), d.Claims) {
+			rec.Claims = strings.TrimPrefix(rec.Claims+"\n"+d.Claims, "\n")
+		}
+		if parent.ExpiresAt.Before(rec.ExpiresAt) {
+			rec.ExpiresAt = parent.ExpiresAt
+		}
 	}
-	if d.context, err = d.context.Join(d.id); err != nil {
-		return Errorf(ErrInvalidInput, "the branch has no place in the tree: %w", err)
+	path, err := above.Join(d.id)
+	if err != nil {
+		return rec, quota, Errorf(ErrInvalidInput, "the branch has no place in the tree: %w", err)
 	}
-	return nil
+	rec.Context = string(path)
+	return rec, quota, nil
 }
 
 // admit checks the limits of a session, its principal and the instance. If rated is set, it takes
