@@ -14,35 +14,7 @@ import (
 // readDiff reads a diff: each file with its added and removed lines. If other lines surround it, they
 // are told too.
 func readDiff(f *findings) bool {
-	type file struct {
-		name                 string
-		line, added, removed int
-	}
-	var files []file
-	hunks, outside, in := 0, 0, false
-	for i, l := range f.lines {
-		last := len(files) - 1
-		switch {
-		case strings.HasPrefix(l, "diff --git "):
-			name := l[len("diff --git "):]
-			if _, after, ok := strings.Cut(name, " b/"); ok {
-				name = after
-			}
-			files, in = append(files, file{name: name, line: i}), true
-		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(f.lines[i-1], "--- ") && (!in || files[last].added+files[last].removed > 0):
-			name, _, _ := strings.Cut(strings.TrimPrefix(l[4:], "b/"), "\t")
-			files, in = append(files, file{name: name, line: i - 1}), true
-		case strings.HasPrefix(l, "@@ "):
-			hunks++
-		case !in || l != "" && !startsWith(l, diffStarts):
-			in = in && l != "" && l[0] != '['
-			outside++
-		case isChange(l) && l[0] == '+':
-			files[last].added++
-		case isChange(l):
-			files[last].removed++
-		}
-	}
+	files, hunks, outside := changedFiles(f.lines)
 	if hunks == 0 || len(files) == 0 || outside*2 > len(f.lines) {
 		return false
 	}
@@ -60,14 +32,16 @@ func readDiff(f *findings) bool {
 		added, removed = added+c.added, removed+c.removed
 	}
 	f.totals = append(f.totals, plural(len(files), "changed file"), fmt.Sprintf("+%s -%s", group(added), group(removed)), plural(hunks, "hunk"))
+	show := func(c changedFile, worth float64) {
+		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), worth)
+	}
 	order := slices.Clone(files)
-	slices.SortStableFunc(order, func(a, b file) int { return b.added + b.removed - a.added - a.removed })
+	slices.SortStableFunc(order, func(a, b changedFile) int { return b.added + b.removed - a.added - a.removed })
 	for rank, c := range order {
-		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), worth/(1+float64(rank)/12))
+		show(c, worth/(1+float64(rank)/12))
 	}
-	for _, c := range []file{files[0], files[len(files)-1]} {
-		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), 8)
-	}
+	show(files[0], 8)
+	show(files[len(files)-1], 8)
 	if paths := e.by["path"]; paths != nil && len(files) > 12 { // without names there is no column
 		paths.paths(f)
 	}
@@ -81,6 +55,41 @@ func readDiff(f *findings) bool {
 	}
 	f.ends(0.3)
 	return true
+}
+
+// changedFile is a file of a diff.
+type changedFile struct {
+	name                 string
+	line, added, removed int
+}
+
+// changedFiles returns the files of a diff, and the number of its hunks and of the lines outside it.
+func changedFiles(lines []string) (files []changedFile, hunks, outside int) {
+	in := false
+	for i, l := range lines {
+		last := len(files) - 1
+		switch {
+		case strings.HasPrefix(l, "diff --git "):
+			name := l[len("diff --git "):]
+			if _, after, ok := strings.Cut(name, " b/"); ok {
+				name = after
+			}
+			files, in = append(files, changedFile{name: name, line: i}), true
+		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(lines[i-1], "--- ") && (!in || files[last].added+files[last].removed > 0):
+			name, _, _ := strings.Cut(strings.TrimPrefix(l[4:], "b/"), "\t")
+			files, in = append(files, changedFile{name: name, line: i - 1}), true
+		case strings.HasPrefix(l, "@@ "):
+			hunks++
+		case !in || l != "" && !startsWith(l, diffStarts):
+			in = in && l != "" && l[0] != '['
+			outside++
+		case isChange(l) && l[0] == '+':
+			files[last].added++
+		case isChange(l):
+			files[last].removed++
+		}
+	}
+	return files, hunks, outside
 }
 
 var diffStarts = []string{" ", "+", "-", "@@", `\`, "index ", "new file", "deleted file", "old mode", "new mode", "similarity ", "rename ", "copy ", "Binary files", "diff ", "GIT binary"}
