@@ -33,30 +33,7 @@ func readJSON(f *findings) bool {
 			f.lines, f.sample = events, chosen // of something else
 		}
 	}
-	for _, part := range []struct {
-		name, text string
-		line       int // the number of its first line
-		at         int // its place in the preview
-	}{{"before", f.text[:from], 1, -5000}, {"after", f.text[to:], 1 + strings.Count(f.text[:to], "\n"), math.MaxInt32 - 50}} {
-		if strings.TrimSpace(part.text) == "" {
-			continue
-		}
-		lines := strings.Split(strings.Trim(part.text, "\n"), "\n")
-		f.totals = append(f.totals, plural(len(lines), "other line")+" "+part.name)
-		if len(lines) > 20 && part.line == 1 { // a text of its own
-			g := read(part.text)
-			for _, p := range g.pieces {
-				if p.line >= 0 {
-					p.line += part.at
-				}
-			}
-			f.pieces, f.facts = g.pieces, g.facts
-			continue
-		}
-		for i, l := range lines[:min(len(lines), 40)] {
-			f.own(part.at+i, fmt.Sprintf("%d: %s", part.line+i, clip(l, wide)), lineWorth/(1+float64(i)/3))
-		}
-	}
+	f.aroundJSON(from, to)
 	if _, ok := rawjson.Get(value, "nbformat"); ok && f.kind == JSON {
 		f.kind = Notebook
 	}
@@ -115,24 +92,57 @@ func readJSON(f *findings) bool {
 		}
 		show(n-1, "", 5)
 	}
-	if path != "" || items == nil { // what stands beside the items
-		at := 0
-		var sizes []string
-		for m := range rawjson.Members(value) {
-			if at++; at > 60 {
-				break
-			}
-			if short := abridge(m.Value, 0, 0, 0); short[0] == '{' || short[0] == '[' {
-				sizes = append(sizes, clip(m.Name(), 60)+" "+strings.Replace(short, "…", "", 1))
-			}
-			if "."+m.Name() != path {
-				text := clip(abridge(m.Value, 10, 80, 2), wide)
-				f.own(at-1000, "."+clip(m.Name(), 60)+": "+text, 5*max(1, math.Sqrt(float64(min(len(text), 120))/40))/(1+float64(at)/8))
-			}
-		}
-		f.fact(8, sizes, nil)
+	if path != "" || items == nil {
+		f.besideItems(value, path)
 	}
 	return true
+}
+
+// aroundJSON tells the lines before and after the JSON, which is text[from:to].
+func (f *findings) aroundJSON(from, to int) {
+	for _, part := range []struct {
+		name, text string
+		line       int // the number of its first line
+		at         int // its place in the preview
+	}{{"before", f.text[:from], 1, -5000}, {"after", f.text[to:], 1 + strings.Count(f.text[:to], "\n"), math.MaxInt32 - 50}} {
+		if strings.TrimSpace(part.text) == "" {
+			continue
+		}
+		lines := strings.Split(strings.Trim(part.text, "\n"), "\n")
+		f.totals = append(f.totals, plural(len(lines), "other line")+" "+part.name)
+		if len(lines) > 20 && part.line == 1 { // a text of its own
+			g := read(part.text)
+			for _, p := range g.pieces {
+				if p.line >= 0 {
+					p.line += part.at
+				}
+			}
+			f.pieces, f.facts = g.pieces, g.facts
+			continue
+		}
+		for i, l := range lines[:min(len(lines), 40)] {
+			f.own(part.at+i, fmt.Sprintf("%d: %s", part.line+i, clip(l, wide)), lineWorth/(1+float64(i)/3))
+		}
+	}
+}
+
+// besideItems tells the members of a value, but for the one at path, and how many members or items each has.
+func (f *findings) besideItems(value []byte, path string) {
+	at := 0
+	var sizes []string
+	for m := range rawjson.Members(value) {
+		if at++; at > 60 {
+			break
+		}
+		if short := abridge(m.Value, 0, 0, 0); short[0] == '{' || short[0] == '[' {
+			sizes = append(sizes, clip(m.Name(), 60)+" "+strings.Replace(short, "…", "", 1))
+		}
+		if "."+m.Name() != path {
+			text := clip(abridge(m.Value, 10, 80, 2), wide)
+			f.own(at-1000, "."+clip(m.Name(), 60)+": "+text, 5*max(1, math.Sqrt(float64(min(len(text), 120))/40))/(1+float64(at)/8))
+		}
+	}
+	f.fact(8, sizes, nil)
 }
 
 // jsonPart finds the JSON in a text: all of it, or what begins a line and is most of the text.
