@@ -35,8 +35,9 @@ const (
 	listWait = 10 * time.Second
 	// fetchLimit bounds the reading of a list, which goes on in the background.
 	fetchLimit = 2 * time.Minute
-	// maxPages bounds a list, because a server may page without end.
-	maxPages = 1000
+	// maxPages and maxListBytes bound a list, because a server may page without end. One page may have more.
+	maxPages     = 1000
+	maxListBytes = 64 << 20
 )
 
 // listCache has the lists of a supply.
@@ -453,11 +454,18 @@ func (s *Session) Catalog(ctx context.Context, wait time.Duration, k catalog.Kin
 	return merged, missing
 }
 
-// maxWarned is how many faults of lists are remembered: servers choose the names in them.
+// maxWarned is how many faults of lists are remembered, and how many of one list are logged: servers choose
+// the names in them.
 const maxWarned = 1000
 
 // warn logs the faults of a merged list, each once.
 func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
+	logged := 0
+	defer func() {
+		if logged > maxWarned {
+			rt.Log.Warn("more faults of a list are not logged", "list", k.Method(), "faults", logged-maxWarned)
+		}
+	}()
 	fresh := func(fault string) bool {
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
@@ -466,7 +474,10 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 			clear(rt.warned)
 		}
 		rt.warned[fault] = true
-		return !again
+		if !again {
+			logged++
+		}
+		return !again && logged <= maxWarned
 	}
 	for _, clash := range c.Clashes {
 		if fresh(k.Method() + " " + clash.Name) {
@@ -583,7 +594,7 @@ func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kin
 	if srv.Capability(k.Capability()) == nil {
 		return list, nil
 	}
-	seen := []string{""}
+	seen, size := []string{""}, 0
 	for range maxPages {
 		by := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: cn.Info().Version, Correlates: causes}
 		body, record, err := s.rt.readPage(ctx, by, srv, k.Method(), seen[len(seen)-1], func(context.Context) (conn.Conn, error) { return cn, nil })
@@ -603,8 +614,11 @@ func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kin
 			return list, nil
 		}
 		seen = append(seen, cursor)
+		if size += len(body); size > maxListBytes {
+			break
+		}
 	}
-	srv.Log.Warn("upstream's list has too many pages; it is cut", "method", k.Method(), "pages", maxPages)
+	srv.Log.Warn("upstream's list is too long; it is cut", "method", k.Method(), "pages", len(seen)-1, "bytes", size)
 	return list, nil
 }
 

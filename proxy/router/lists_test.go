@@ -215,7 +215,9 @@ func TestFaultsOfListsAreLoggedOnce(t *testing.T) {
 	if got := warn(0, maxWarned); got != 0 {
 		t.Errorf("%d faults are logged again", got)
 	}
-	warn(maxWarned, 5*maxWarned)
+	if got := warn(maxWarned, 5*maxWarned); got != maxWarned+1 || !strings.Contains(log.String(), "faults=4000") {
+		t.Errorf("%d lines are logged of 5 times %d faults, want %d, and their count", got, maxWarned, maxWarned)
+	}
 	if n := len(rt.warned); n > maxWarned {
 		t.Errorf("%d faults are remembered, want at most %d", n, maxWarned)
 	}

@@ -76,8 +76,11 @@ func (s supply) held(ctx context.Context, kind pins.Kind, all []pins.Definition,
 	if err != nil {
 		s.srv.Log.Error("definitions can't be compared with those of before", "kind", kind, "held", mode == "hold", "err", err)
 	}
-	for _, e := range events {
-		s.rt.definition(e, mode == "hold")
+	for i, e := range events {
+		s.rt.definition(e, mode == "hold", i < maxWarned)
+	}
+	if more := len(events) - maxWarned; more > 0 {
+		s.srv.Log.Warn("more definitions are not as they were approved", "kind", kind, "definitions", more, "show", "foldgate pins diff "+s.srv.Key)
 	}
 	if mode != "hold" || len(found) == 0 {
 		return nil
@@ -107,11 +110,13 @@ func (s *Session) judge(st *Settings, e *catalog.Entry) {
 	}
 }
 
-// definition tells the operator of a definition. held means that hosts do not get it.
-func (rt *Router) definition(e pins.Event, held bool) {
+// definition tells the operator of a definition, in the log only if logged is true. held means that hosts
+// do not get it.
+func (rt *Router) definition(e pins.Event, held, logged bool) {
 	log, held := rt.Log.With("upstream", e.Server, "kind", e.Kind, "name", e.Name), held && e.State != pins.Approved
 	show := "foldgate pins diff " + e.Server
 	switch {
+	case !logged:
 	case e.By != "":
 		log.Info("a definition was approved", "by", e.By)
 	case e.State == pins.Approved:
@@ -127,7 +132,7 @@ func (rt *Router) definition(e pins.Event, held bool) {
 // events are the approvals.
 func (rt *Router) Repin(events []pins.Event) {
 	for _, e := range events {
-		rt.definition(e, false)
+		rt.definition(e, false, true)
 	}
 	for c, owner := range rt.caches() {
 		for k := range pinned {

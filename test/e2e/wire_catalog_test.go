@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,6 +66,50 @@ func TestUnreadableTool(t *testing.T) {
 	}
 	if said := g.output("check"); strings.Count(said, "is not shown") != 4 {
 		t.Errorf("foldgate check says %s", said)
+	}
+}
+
+// A list that has no end costs foldgate a bounded amount of memory, and one with many definitions a bounded
+// number of lines in the log.
+func TestListsAreCut(t *testing.T) {
+	t.Parallel()
+	endless, many := newPlayer(t, "stdio", mcpclient.Legacy, hello("")), newPlayer(t, "stdio", mcpclient.Legacy, hello(""))
+	var pages atomic.Int64
+	endless.script = func(m mcpclient.Message) string {
+		if m.Method != "tools/list" {
+			return ""
+		}
+		return fmt.Sprintf(`{"tools":[%s],"nextCursor":"%d%s"}`, toolItem("a"), pages.Add(1), strings.Repeat("-", 8<<20))
+	}
+	var size atomic.Int64 // of the list
+	size.Store(1)
+	many.script = func(m mcpclient.Message) string {
+		if m.Method != "tools/list" {
+			return ""
+		}
+		var items []string
+		for i := range size.Swap(5000) {
+			items = append(items, toolItem(fmt.Sprint("t", i)))
+		}
+		return `{"tools":[` + strings.Join(items, ",") + `]}`
+	}
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  endless: {%s}\n  many: {%s}\n", endless.config, many.config))
+	c := g.connect(testContext(t), "stdio", mcpclient.Legacy)
+	sees := func(want ...string) {
+		t.Helper()
+		until(t, fmt.Sprint("hosts see ", want), func() bool {
+			seen := names(t, c, "tools/list", "tools", "name")
+			return !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(seen, name) })
+		})
+	}
+	sees("endless__a", "many__t0")
+	many.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, true)
+	sees("many__t4999")
+	if n := strings.Count(g.log.String(), "a definition is not as it was approved"); n != 1000 || !strings.Contains(g.log.String(), "definitions=3999") {
+		t.Errorf("%d definitions are logged, want 1000 and how many there are more", n)
+	}
+	if n := pages.Load(); n > 12 {
+		t.Errorf("foldgate read %d pages of 8 MiB", n)
 	}
 }
 
