@@ -71,16 +71,20 @@ func ErrorCode(raw json.RawMessage) int {
 }
 
 // ReadableError returns a raw error that typed hosts accept: an object with an integer for its code and a
-// string for its message. If raw is another one, it becomes the data of an error of foldgate's: the call of
-// a host that can't read a response never ends.
+// string for its message. If raw is another one, it becomes the data of an error of foldgate's, which has its
+// code if that is an integer: the call of a host that can't read a response never ends.
 func ReadableError(raw json.RawMessage) json.RawMessage {
 	code, _ := rawjson.Get(raw, "code")
 	message, _ := rawjson.Get(raw, "message")
 	n, err := strconv.ParseFloat(string(code), 64)
-	if err == nil && n == math.Trunc(n) && rawjson.KindOf(message) == rawjson.String {
+	integer := err == nil && n == math.Trunc(n)
+	if integer && rawjson.KindOf(message) == rawjson.String {
 		return raw
 	}
 	e := Error{Code: CodeInternal, Message: "the server's error is none of JSON-RPC 2.0; data has what it sent", Data: raw}
+	if integer && math.Abs(n) < 1<<53 {
+		e.Code = int(n)
+	}
 	return e.JSON()
 }
 

@@ -27,8 +27,11 @@ func TestReadableError(t *testing.T) {
 			t.Errorf("%s became %s", raw, got)
 		}
 	}
-	for _, raw := range []string{`"boom"`, `null`, `[1]`, `{}`, `{"code":1}`, `{"message":"no"}`, `{"code":"1","message":"no"}`, `{"code":1.5,"message":"no"}`, `{"code":1e400,"message":"no"}`, `{"code":1,"message":["no"]}`} {
-		want := `{"code":-32603,"message":"the server's error is none of JSON-RPC 2.0; data has what it sent","data":` + raw + `}`
+	for raw, code := range map[string]string{
+		`"boom"`: "-32603", `null`: "-32603", `[1]`: "-32603", `{}`: "-32603", `{"code":1}`: "1", `{"message":"no"}`: "-32603", `{"code":"1","message":"no"}`: "-32603",
+		`{"code":1.5,"message":"no"}`: "-32603", `{"code":1e400,"message":"no"}`: "-32603", `{"code":1e300,"message":1}`: "-32603", `{"code":-32001,"message":["no"]}`: "-32001",
+	} {
+		want := `{"code":` + code + `,"message":"the server's error is none of JSON-RPC 2.0; data has what it sent","data":` + raw + `}`
 		if got := ReadableError([]byte(raw)); string(got) != want {
 			t.Errorf("%s became %s", raw, got)
 		}
