@@ -15,13 +15,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
+	"github.com/foldgate/foldgate/test/nofiles"
 )
 
 // envChild makes the test binary behave as an MCP server on stdio. Its value
@@ -337,19 +337,8 @@ func (s *fakeServer) ask(m wire.Message, request, id string) {
 
 // A server that can't be started for want of file descriptors is told with the limit.
 func TestTooManyOpenFiles(t *testing.T) {
-	var before syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
-	none := before
-	none.Cur = 3
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
-		t.Fatal(err)
-	}
-	_, err := startChild(&Config{Command: []string{"true"}})
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	nofiles.During(t, func() { _, err = startChild(&Config{Command: []string{"true"}}) })
 	if err == nil || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Error(err)
 	}
