@@ -6,7 +6,8 @@ import (
 	"io"
 	"strconv"
 	"time"
-	"unicode"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -79,7 +80,7 @@ func (r *eventReader) next() (streamEvent, error) {
 		case line.Tail != nil || len(value) > sseMaxValue:
 		case name == "event":
 			ev.name = string(value)
-		case name == "id" && !bytes.ContainsFunc(value, unicode.IsControl): // else no header can hold it
+		case name == "id" && httpguts.ValidHeaderFieldValue(string(value)): // else it can't go into Last-Event-ID
 			r.id = string(value)
 		case name == "retry":
 			if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {

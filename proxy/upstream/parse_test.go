@@ -10,7 +10,6 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
-	"unicode"
 
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -62,6 +61,7 @@ func TestEventReader(t *testing.T) {
 		{"cut", "data: x\n\ndata: y\n", []sseGot{{Data: "x"}}},
 		{"null in id", "id: a\x00b\ndata: x\n\n", []sseGot{{Data: "x"}}},
 		{"id that no header can hold", "id: 1\ndata: x\n\nid: a\x01b\ndata: y\n\n", []sseGot{{Data: "x", ID: "1"}, {Data: "y", ID: "1"}}},
+		{"id with a tab", "id: a\tb\u0080\ndata: x\n\n", []sseGot{{Data: "x", ID: "a\tb\u0080"}}},
 		{"bad retry", "retry: -1\nretry: 1e3\nretry: 99999999999\ndata: x\n\n", []sseGot{{Data: "x"}}},
 		{"colon in data", "data: a:b\n\n", []sseGot{{Data: "a:b"}}},
 		{"too large", "data: " + strings.Repeat("x", 101) + "\n\ndata: y\n\n", []sseGot{{Data: "too large"}, {Data: "y"}}},
@@ -113,7 +113,7 @@ func naiveSSE(in string, max int) []sseGot {
 		case "event":
 			name = value
 		case "id":
-			if !strings.ContainsFunc(value, unicode.IsControl) {
+			if !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 				id = value
 			}
 		case "retry":
