@@ -278,8 +278,8 @@ func TestOddTexts(t *testing.T) {
 		"more numbers than are kept": "[" + falling.String()[1:] + "]",
 		"and in a table":             "n,m\n" + strings.ReplaceAll(falling.String()[1:], ",", ",x\n") + ",x\n",
 	} {
-		if _, ok := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 200, quarter); !ok {
-			t.Errorf("%s: no preview", name)
+		if p, ok := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 200, quarter); !ok || quarter(p.Text) > 200 || !strings.Contains(p.Text, handle) {
+			t.Errorf("%s: the preview is %q, %v", name, p.Text, ok)
 		}
 	}
 }
