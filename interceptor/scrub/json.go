@@ -244,14 +244,18 @@ const maxPair = 4096
 
 func (d *document) value(at span) error {
 	f := d.top()
-	text := ""
-	if !d.inText {
-		text = d.unquoteIn(&d.unquoted, at)
-	}
-	if f == nil {
-		return d.scan(at, text)
-	}
-	if !f.array {
+	switch {
+	case f == nil:
+		return d.scan(at, d.unquote(at))
+	case d.inText:
+	case f.name == "blob":
+		earlier := f.blob
+		if f.blob = at; earlier.End > 0 { // there are two
+			return d.scan(earlier, d.unquote(earlier))
+		}
+		return nil // its mimeType may come later
+	default:
+		text := d.unquoteIn(&d.unquoted, at)
 		switch f.name {
 		case "type":
 			f.isText = text == "text"
@@ -259,27 +263,24 @@ func (d *document) value(at span) error {
 			f.text = at
 		case "mimeType":
 			f.mime = strings.Clone(text)
-		case "blob":
-			if d.inText {
-				break
-			}
-			earlier := f.blob
-			if f.blob = at; earlier.End > 0 { // there are two
-				return d.scan(earlier, d.unquote(earlier))
-			}
-			return nil // its mimeType may come later
 		}
-		switch {
-		case isValue(f.name):
-			f.labeled = at
-		case isLabel(f.name) && d.isHot(at):
-			f.label = at
+		if err := d.scan(at, text); err != nil {
+			return err
 		}
+	}
+	return d.relate(f, at)
+}
+
+// relate notes what a string of f is to be examined together with: the key before it, the key of the array or
+// object that it is in, the option before it in an array, and the strings in the same place of other members.
+func (d *document) relate(f *frame, at span) error {
+	switch {
+	case isValue(f.name):
+		f.labeled = at
+	case isLabel(f.name) && d.isHot(at):
+		f.label = at
 	}
 	d.list(f, at)
-	if err := d.scan(at, text); err != nil {
-		return err
-	}
 	if f.array {
 		err := d.pair(f.label, at)
 		if f.label = (span{}); d.raw[at.Start+1] == '-' {
