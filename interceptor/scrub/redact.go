@@ -238,16 +238,25 @@ func isChecksum(text string, h *hit) bool {
 }
 
 var (
-	// nameParts are words in names for keys; fileName matches a path or the name of a file.
+	// nameParts are words in names for keys, fileEnds the endings of names of files.
 	nameParts = []string{"key", "Key", "KEY", "token", "Token", "TOKEN", "secret", "Secret", "SECRET", "cert", "Cert", "auth", "Auth", "pass", "Pass", "cred", "Cred"}
-	fileName  = regexp.MustCompile(`^[a-z0-9_]+(?:/[a-z0-9_]+){2,}$|[a-z]\.(?:bin|c|conf|crt|go|h|html|ini|js|json|key|md|pem|pub|py|sh|toml|ts|txt|xml|ya?ml)$`)
+	fileEnds  = strings.Fields(".bin .c .conf .crt .go .h .html .ini .js .json .key .md .pem .pub .py .sh .toml .ts .txt .xml .yaml .yml")
 	number    = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
 )
 
 // isAnchored reports whether a name has what the name of a key, a path or a file contains.
 func isAnchored(name string) bool {
 	return slices.ContainsFunc(nameParts, func(part string) bool { return strings.Contains(name, part) }) ||
-		strings.ContainsAny(name, "/.") && fileName.MatchString(name)
+		isFile(name)
+}
+
+// isFile reports whether a name has the ending of a file, or is a path of three or more words.
+func isFile(name string) bool {
+	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+		return dot > 0 && kindOf(name[dot-1]) == 'a' && slices.Contains(fileEnds, name[dot:])
+	}
+	return strings.Count(name, "/") >= 2 && !strings.Contains(name, "//") && name[0] != '/' && name[len(name)-1] != '/' &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_/") == ""
 }
 
 // isName reports whether a generic rule took a name or a number in code for a key, such as
