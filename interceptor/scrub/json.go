@@ -624,23 +624,33 @@ func (d *document) joined(pieces []piece, end string) error {
 // maxRepeated is the length of the longest strings that are kept in clean, numRepeated the most of them.
 const maxRepeated, numRepeated = 64, 256
 
+// A shortText is a text of at most maxRepeated bytes.
+type shortText struct {
+	size  uint8
+	bytes [maxRepeated]byte
+}
+
+func (t *shortText) is(text string) bool { return string(t.bytes[:t.size]) == text }
+
+func (t *shortText) set(text string) { t.size = uint8(copy(t.bytes[:], text)) }
+
 // scan examines a string or key. text is its unquoted value.
 func (d *document) scan(at span, text string) error {
 	if d.inText || len(text) < d.s.set.MinLen() || !d.isHot(at) {
 		return nil
 	}
-	var known *string // where text is kept if it is clean
+	var known *shortText // where text is kept if it is clean
 	if len(text) <= maxRepeated && !d.escaped(at) {
 		if d.clean == nil {
-			d.clean = make([]string, numRepeated)
+			d.clean = make([]shortText, numRepeated)
 		}
-		if known = &d.clean[maphash.String(seed, text)%numRepeated]; *known == text {
+		if known = &d.clean[maphash.String(seed, text)%numRepeated]; known.is(text) {
 			return nil
 		}
 	}
 	marks, found, err := d.examine(text)
 	if known != nil && err == nil && len(marks)+len(found) == 0 {
-		*known = text
+		known.set(text)
 	}
 	d.note(at, marks, found)
 	return err

@@ -126,9 +126,10 @@ type examination struct {
 	hot      []uint64 // a bit for each byte; see prefilter
 	listed   []listed // the strings below arrays; see together
 	arrays   []array  // in the order of their starts
-	clean    []string // short strings of it that have no secret, by hash: the objects of an array repeat them
 	unquoted []byte   // the string that is being examined
 	pieces   []byte   // the concatenation that is being examined; see joined
+
+	clean []shortText // of this document and earlier ones: strings without a secret, by hash; see scan
 }
 
 func (s *Scrubber) begin(ctx context.Context) *examination {
@@ -148,7 +149,6 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 func (x *examination) end() {
 	x.scratch.Reset()
 	clear(x.cells)
-	clear(x.clean)
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
 	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
