@@ -58,7 +58,11 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 				return err
 			}
 			printReport(cmd.OutOrStdout(), cfg, report)
-			for _, f := range warnings(cfg) {
+			found := warnings(cfg)
+			if _, _, fault := stateDir(cfg.StatePath()); fault.Text != "" {
+				found = append(found, finding{levelWarn, fault.Topic, "state_dir: " + fault.Text + "; " + fault.Remedy, fault.Remedy})
+			}
+			for _, f := range found {
 				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Text)
 			}
 			if n := report.Failed(); n > 0 {

@@ -584,26 +584,14 @@ func (d *doctor) replicas(ctx context.Context) {
 // state looks at the state directory, and leaves it as it is.
 func (d *doctor) state(ctx context.Context) {
 	dir := d.cfg.StatePath()
-	info, err := os.Stat(dir)
+	info, above, fault := stateDir(dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		above := filepath.Dir(dir)
-		if info, err := os.Stat(above); err != nil || !info.IsDir() {
-			d.add(levelFault, "state", "create the directory, or set state_dir to another", "%s can't be made: there is no directory %s", dir, above)
-			return
-		}
-		if err := writable(above); err != nil {
-			d.add(levelFault, "state", "set state_dir to a directory that you can write", "%s can't be made: %v", dir, err)
-			return
-		}
+	case fault.Text != "":
+		d.take(fault)
+		return
+	case above != dir:
 		d.add(levelOK, "state", "", "%s is made with the first start", dir)
 		d.space(freeBytes(above), 0)
-		return
-	case err != nil:
-		d.add(levelFault, "state", "run foldgate as the user who owns it, or set state_dir to another", "%v", err)
-		return
-	case !info.IsDir():
-		d.add(levelFault, "state", "remove the file, or set state_dir to another", "%s is not a directory", dir)
 		return
 	}
 	var size, traces int64
@@ -653,6 +641,32 @@ func (d *doctor) state(ctx context.Context) {
 		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
 	}
 	d.space(freeBytes(dir), traces)
+}
+
+// stateDir returns what is known of a state directory, and the directory itself or, if there is none, the one in
+// which foldgate would make it. The fault is why it can't be made or is no directory, and has no text otherwise.
+func stateDir(dir string) (info fs.FileInfo, above string, fault finding) {
+	above = dir
+	info, err := os.Stat(above)
+	for (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) && filepath.Dir(above) != above {
+		above = filepath.Dir(above)
+		info, err = os.Stat(above)
+	}
+	if err == nil && info.IsDir() && above != dir {
+		err = writable(above)
+	}
+	why, remedy := "", "set state_dir to a directory that you can write"
+	switch {
+	case err != nil && above != dir:
+		why = fmt.Sprintf("%s can't be made: %v", dir, err)
+	case err != nil:
+		why, remedy = err.Error(), "run foldgate as the user who owns it, or set state_dir to another"
+	case !info.IsDir() && above != dir:
+		why = fmt.Sprintf("%s can't be made: %s is not a directory", dir, above)
+	case !info.IsDir():
+		why, remedy = dir+" is not a directory", "remove the file, or set state_dir to another"
+	}
+	return info, above, finding{levelFault, "state", why, remedy}
 }
 
 // writable returns why nothing can be written in a directory. What it writes, it removes.

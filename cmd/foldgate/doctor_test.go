@@ -266,7 +266,7 @@ var ailments = []struct {
 	}, levelFault, "state", `^/sys/power can't be written: `, `set state_dir to another`},
 	{"state open to all", func(p *patient) { _ = os.Mkdir(p.state, 0o700); _ = os.Chmod(p.state, 0o755) }, levelWarn, "state", `mode 755`, `chmod 700 /`},
 	{"state not writable", func(p *patient) { _ = os.Mkdir(p.state, 0o500) }, levelFault, "state", `mode 500`, `chmod 700 /`},
-	{"no place for the state", func(p *patient) { p.write(p.config, "state_dir: nodir/state\n") }, levelFault, "state", `there is no directory .*nodir`, `create the directory`},
+	{"state below a file", func(p *patient) { p.write(p.config, "state_dir: gate.yaml/a/state\n") }, levelFault, "state", `a/state can't be made: .*gate.yaml is not a directory`, `set state_dir`},
 	{"state can't be made", func(p *patient) { p.write(p.config, "state_dir: /proc/foldgate\n") }, levelFault, "state", `^/proc/foldgate can't be made: `, `a directory that you can write`},
 	{"database damaged", func(p *patient) {
 		p.record(called("a", 1, 0)...)
@@ -426,6 +426,22 @@ func TestDoctorWords(t *testing.T) {
 	for _, command := range []string{"doctor", "check"} {
 		if _, errOut, code := runs(t, command, "--wait", "0"); code != exitUsage || !strings.Contains(errOut, "use one such as 30s") {
 			t.Errorf("%s --wait 0: code %d, %s", command, code, errOut)
+		}
+	}
+}
+
+// check does not need the state directory, and says that a gateway could not make it.
+func TestCheckLooksAtTheStateDirectory(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "foldgate.yaml")
+	for state, warned := range map[string]bool{"foldgate.yaml": true, "foldgate.yaml/state": true, "a/b/state": false, ".": false} {
+		write(t, file, "state_dir: "+filepath.Join(dir, state)+"\n")
+		out := succeeds(t, file, "check")
+		if strings.Contains(out, "warning: state_dir: "+filepath.Join(dir, state)+" ") != warned {
+			t.Errorf("%s: %s", state, out)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "a")); err == nil {
+			t.Error("check has made the state directory")
 		}
 	}
 }
