@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -156,7 +157,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body ...byt
 	if err == nil && res.StatusCode >= http.StatusBadRequest {
 		var fault struct{ Error string }
 		_ = json.Unmarshal(body, &fault)
-		if fault.Error != "" && res.StatusCode == http.StatusNotFound {
+		if strings.HasPrefix(fault.Error, ErrNoBranch.Error()) {
 			return out, ErrNoBranch
 		}
 		return out, errors.New(cmp.Or(fault.Error, "the gateway is of another version, and does not know this command: "+res.Status))

@@ -29,6 +29,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/budget/limits"
@@ -174,7 +175,9 @@ func (l ownListener) Accept() (net.Conn, error) {
 // Handler answers the requests of the API. It checks no rights.
 func Handler(g Gateway) http.Handler {
 	mux := http.NewServeMux()
+	var patterns []string
 	handle := func(pattern string, answer func(*http.Request) (any, error)) {
+		patterns = append(patterns, pattern)
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			out, err := answer(r)
 			w.Header().Set("Content-Type", "application/json")
@@ -182,7 +185,7 @@ func Handler(g Gateway) http.Handler {
 				status := http.StatusConflict
 				if _, wrong := errors.AsType[queryError](err); wrong {
 					status = http.StatusBadRequest
-				} else if errors.Is(err, ErrNoBranch) {
+				} else if errors.Is(err, ErrNoBranch) || errors.Is(err, errNoPath) {
 					status = http.StatusNotFound
 				}
 				w.WriteHeader(status)
@@ -231,8 +234,14 @@ func Handler(g Gateway) http.Handler {
 		}
 		return struct{}{}, g.Erase(seqs, cmp.Or(by, "unknown"))
 	})
+	known := strings.Join(patterns, ", ")
+	handle("/", func(r *http.Request) (any, error) {
+		return nil, fmt.Errorf("%w as %s %.100q; there are %s", errNoPath, r.Method, r.URL.Path, known)
+	})
 	return mux
 }
+
+var errNoPath = errors.New("there is nothing in the control API")
 
 // queryError is that of a query which a request can't have.
 type queryError struct{ error }

@@ -136,6 +136,19 @@ func TestEndOfNoBranch(t *testing.T) {
 	}
 }
 
+// The answer for a path or method that is not in the API names it, and those that are.
+func TestUnknownPath(t *testing.T) {
+	for _, r := range [][2]string{{"GET", "/v1/branchs"}, {"POST", "/v1/branches"}, {"GET", "/"}} {
+		w := httptest.NewRecorder()
+		Handler(noBranches{}).ServeHTTP(w, httptest.NewRequest(r[0], r[1], nil))
+		var fault struct{ Error string }
+		if err := json.Unmarshal(w.Body.Bytes(), &fault); err != nil || w.Code != http.StatusNotFound ||
+			!strings.Contains(fault.Error, r[0]+` "`+r[1]+`"`) || !strings.Contains(fault.Error, "DELETE /v1/branches/{id}") {
+			t.Errorf("%v: %d %s", r, w.Code, w.Body)
+		}
+	}
+}
+
 // blanks is a text without an end.
 type blanks struct{}
 
