@@ -399,7 +399,7 @@ func (x *exchange) post() {
 	req := x.request(m)
 	switch {
 	case x.elsewhere(req, body): // another replica has answered it
-	case version >= wire.VersionModern || modern(req.Meta):
+	case version == wire.VersionModern || modern(req.Meta):
 		x.postModern(req)
 	case version != "" && !slices.Contains(wire.Versions, version):
 		x.refuse(http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))

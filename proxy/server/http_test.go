@@ -183,6 +183,8 @@ func TestHTTPRefusals(t *testing.T) {
 		{"empty", "POST", "", ``, nil, 400, `-32700`},
 		{"invalid", "POST", "", `{"id":4,"method":"x"}`, nil, 400, `"id":4,"error":{"code":-32600`},
 		{"unknown legacy version", "POST", "", ping, []string{wire.HeaderVersion, "2025-01-01"}, 400, `"code":-32022`},
+		{"unknown later version", "POST", "", ping, []string{wire.HeaderVersion, "2031-01-01"}, 400, `"code":-32022`},
+		{"no version", "POST", "", ping, []string{wire.HeaderVersion, "latest"}, 400, `"code":-32022`},
 		{"foreign host", "POST", "", ping, []string{"Host", "evil.example"}, 403, ""},
 		{"rebound host with port", "POST", "", ping, []string{"Host", "evil.example:80"}, 403, ""},
 		{"host localhost", "POST", "", ping, []string{"Host", "localhost:1"}, 400, "Mcp-Session-Id"},
