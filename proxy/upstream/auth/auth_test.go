@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -170,5 +171,21 @@ func TestTidy(t *testing.T) {
 	got := tidy("bad\x1b[31m s3cret-one \n"+strings.Repeat("ü", 500)+"s3cret-one", 100, []string{"s3cret-one", ""})
 	if strings.Contains(got, "s3cret") || strings.ContainsAny(got, "\x1b\n") || len(got) > 104 {
 		t.Errorf("tidy = %q", got)
+	}
+}
+
+// The path of a configured URL can be a credential: no error about the metadata of a server shows it.
+func TestNoPathInErrorsOfMetadata(t *testing.T) {
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) }))
+	defer broken.Close()
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	for _, at := range []string{broken.URL, closed.URL} {
+		for _, named := range []string{"", at + "/.well-known/x/plain-path", at + "/plain-path\x01"} {
+			_, err := resourceMetadata(t.Context(), http.DefaultClient, at+"/s/plain-path", named)
+			if err == nil || strings.Contains(err.Error(), "plain-path") || !strings.Contains(err.Error(), strings.TrimPrefix(at, "http://")) {
+				t.Errorf("%s, %q: %v", at, named, err)
+			}
+		}
 	}
 }

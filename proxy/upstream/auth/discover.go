@@ -99,7 +99,14 @@ func resourceMetadata(ctx context.Context, c *http.Client, endpoint, named strin
 	for _, at := range places {
 		found, err := readMetadata(ctx, c, at)
 		if err != nil {
-			return nil, fmt.Errorf("its metadata at %.200q: %w", at, err)
+			if asked, ok := errors.AsType[*url.Error](err); ok { // it quotes at
+				err = asked.Err
+			}
+			host := u.Host // at has the path of the upstream, which can hold a credential
+			if p, err := url.Parse(at); err == nil {
+				host = p.Host
+			}
+			return nil, fmt.Errorf("its metadata at %.200q: %w", host, err)
 		}
 		if found == nil {
 			continue
