@@ -3,6 +3,8 @@ package upstream
 import (
 	"bytes"
 	"cmp"
+	"compress/flate"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -201,16 +203,17 @@ func modernHeaders(h http.Header, method string, params []byte) {
 
 // readWhole resolves c with a response that is no stream.
 func (h *httpConn) readWhole(c *call, resp *http.Response) error {
+	failed := resp.StatusCode/100 != 2
 	body, err := wire.ReadBody(resp.Body, resp.ContentLength, int64(h.cfg.MaxMessage))
 	if err == wire.ErrTooLarge {
 		return tooLarge(int(resp.ContentLength), h.cfg.MaxMessage)
 	}
-	if err != nil {
+	if err != nil && !failed { // of an error, what came is enough
 		return err
 	}
 	body = h.cfg.Login.Redact(body)
 	wire.OneLine(body)
-	if resp.StatusCode/100 != 2 {
+	if failed {
 		if m, err := wire.ParseMessage(body); err == nil && m.Error != nil && m.Method == "" {
 			said, ok := rawjson.GetString(m.Error, "message")
 			if resp.StatusCode != http.StatusUnauthorized || !ok {
@@ -442,12 +445,16 @@ func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 			h.lose(conn.ErrSessionGone)
 			return nil, conn.ErrSessionGone
 		}
+		resp.Body = newResponseBody(resp)
 		return resp, nil
 	}
 	if cause := context.Cause(req.Context()); cause != nil {
 		return nil, cause
 	}
 	if asked, ok := err.(*url.Error); ok { // a model reads the error
+		if asked.Err == io.EOF {
+			asked.Err = errors.New("the server closed the connection without a response")
+		}
 		err = &url.Error{Op: asked.Op, URL: origin(req.URL), Err: asked.Err}
 	}
 	_, unknown := errors.AsType[*net.DNSError](err)
@@ -455,6 +462,39 @@ func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 		return nil, &dialError{err}
 	}
 	return nil, err
+}
+
+// responseBody is the body of a response. Its errors say what is wrong with the body.
+type responseBody struct {
+	io.ReadCloser
+	gzip  bool // the transport decompresses it
+	fault error
+}
+
+func newResponseBody(resp *http.Response) *responseBody {
+	b := &responseBody{ReadCloser: resp.Body, gzip: resp.Uncompressed}
+	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		b.fault = fmt.Errorf("the response has Content-Encoding %.40q, which foldgate does not accept: it asks for gzip", e)
+	}
+	return b
+}
+
+func (b *responseBody) Read(p []byte) (int, error) {
+	if b.fault != nil {
+		return 0, b.fault
+	}
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || err == io.EOF {
+		return n, err
+	}
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New("the response ended before its body was complete: the server, or a proxy in front of it, cut it off")
+	case b.gzip && (corrupt || err == gzip.ErrHeader || err == gzip.ErrChecksum):
+		err = fmt.Errorf("the response has Content-Encoding gzip, but its body can't be decompressed: %w", err)
+	}
+	return n, err
 }
 
 // origin returns what errors show of a URL: its user, path and query can hold a credential.

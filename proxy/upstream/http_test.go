@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,6 +116,73 @@ func TestSecretAsRevision(t *testing.T) {
 	cfg.Clean = func(text string) string { return strings.ReplaceAll(text, "hush", "[REDACTED]") }
 	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "protocolVersion with a secret") || strings.Contains(err.Error(), "hush") {
 		t.Errorf("Open returns %v, want that the revision has a secret", err)
+	}
+}
+
+// TestDamagedBodies: the error of a body that can't be read to its end says what is wrong with it.
+func TestDamagedBodies(t *testing.T) {
+	gzipped := func(text string) string {
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		_, _ = io.WriteString(z, text)
+		z.Close()
+		return b.String()
+	}
+	const (
+		cut    = "the response ended before its body was complete: the server, or a proxy in front of it, cut it off"
+		noGzip = "the response has Content-Encoding gzip, but its body can't be decompressed"
+		brotli = `the response has Content-Encoding "br", which foldgate does not accept: it asks for gzip`
+		broken = "upstream ended the response stream without an answer: "
+	)
+	whole := gzipped(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	for _, c := range []struct {
+		name, kind, encoding, length, body, want string
+		status                                   int
+	}{
+		{name: "shorter than its length", length: "100", body: `{"jsonrpc":`, want: cut},
+		{name: "cut chunk", body: `{"jsonrpc":`, want: cut},
+		{name: "empty", length: "0", want: `unreadable answer from upstream: HTTP 200 without an answer to tools/call: ""`},
+		{name: "no gzip", encoding: "gzip", body: `{"jsonrpc":"2.0","id":1,"result":{}}`, want: noGzip + ": gzip: invalid header"},
+		{name: "no gzip, short", encoding: "gzip", length: "2", body: `{}`, want: cut},
+		{name: "cut gzip", encoding: "gzip", length: strconv.Itoa(len(whole)), body: whole[:len(whole)-5], want: cut},
+		{name: "damaged gzip", encoding: "gzip", length: strconv.Itoa(len(whole)), body: whole[:len(whole)-3] + "xxx", want: noGzip + ": gzip: invalid checksum"},
+		{name: "damaged deflate", encoding: "gzip", length: strconv.Itoa(len(whole)), body: whole[:10] + "\xff\xff\xff" + whole[13:], want: noGzip + ": flate: corrupt input before offset 1"},
+		{name: "brotli", encoding: "br", body: "\x8b\x02\x80{}\x03", want: brotli},
+		{name: "error without gzip", status: 500, encoding: "gzip", body: "down", want: "HTTP 500 Internal Server Error"},
+		{name: "error cut", status: 500, length: "100", body: "down", want: `HTTP 500 Internal Server Error: "down"`},
+		{name: "events without gzip", kind: mediaEvents, encoding: "gzip", body: "data: {}\n\n", want: broken + noGzip + ": gzip: invalid header"},
+		{name: "events cut", kind: mediaEvents, body: "data: {}\n\n", want: broken + cut},
+		{name: "brotli events", kind: mediaEvents, encoding: "br", body: "\x8b\x02\x80{}\x03\n\n", want: broken + brotli},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+				if m.Method != "tools/call" {
+					return false
+				}
+				set := func(name, value string) {
+					if value != "" {
+						w.Header().Set(name, value)
+					}
+				}
+				set("Content-Type", mediaJSON)
+				set("Content-Type", c.kind)
+				set("Content-Encoding", c.encoding)
+				set("Content-Length", c.length)
+				if c.status != 0 {
+					w.WriteHeader(c.status)
+				}
+				_, _ = io.WriteString(w, c.body)
+				if strings.Contains(c.name, "cut") {
+					w.(http.Flusher).Flush()
+					panic(http.ErrAbortHandler)
+				}
+				return true
+			})
+			_, err := open(t, f.config(t)).Call(t.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"x"}`)})
+			if err == nil || err.Error() != c.want {
+				t.Errorf("error %q, want %q", err, c.want)
+			}
+		})
 	}
 }
 

@@ -10,14 +10,16 @@ import (
 var ErrTooLarge = errors.New("the body is too large")
 
 // ReadBody reads an HTTP body of at most max bytes into new memory. length is the one that its sender named, negative
-// for none.
+// for none. With an error, body is what came before it.
 func ReadBody(r io.Reader, length, max int64) (body []byte, err error) {
 	switch {
 	case length > max:
 		return nil, ErrTooLarge
 	case length >= 0 && length <= 1<<20:
 		body = make([]byte, length)
-		_, err = io.ReadFull(r, body)
+		var n int
+		n, err = io.ReadFull(r, body)
+		body = body[:n]
 	default: // a length is only a promise: memory grows with the bytes that arrive
 		if body, err = io.ReadAll(io.LimitReader(r, max+1)); err == nil && int64(len(body)) > max {
 			err = ErrTooLarge
