@@ -153,7 +153,11 @@ func (f *hostFlags) hosts(cmd *cobra.Command, names []string) (all []hosts.Host,
 	for i, name := range names {
 		h, err := hosts.Find(name)
 		if err != nil && !f.print {
-			return nil, usageError{fmt.Errorf("%w%s", err, didYouMean(name, hosts.Names(), ""))}
+			hint := didYouMean(name, hosts.Names(), "")
+			if hint == "" && cmd.Name() == "connect" {
+				hint = "; for another host, foldgate connect NAME --print prints foldgate's entry"
+			}
+			return nil, usageError{fmt.Errorf("%w%s", err, hint)}
 		}
 		if err != nil {
 			h = hosts.Other(name)

@@ -136,7 +136,7 @@ func Find(name string) (Host, error) {
 	if i := slices.IndexFunc(hosts, func(h Host) bool { return h.Name == name }); i >= 0 {
 		return hosts[i], nil
 	}
-	return Host{}, fmt.Errorf("the host %.80q is not known; there are %s; foldgate connect NAME --print prints the entry of foldgate for any other", name, strings.Join(Names(), ", "))
+	return Host{}, fmt.Errorf("the host %.80q is not known; there are %s", name, strings.Join(Names(), ", "))
 }
 
 // Other returns a host that foldgate does not know. Only Print works with it: it has no file.
