@@ -35,7 +35,7 @@ func (x *examination) pairs(text string, hits []hit) (all pairs, err error) {
 			}
 		}
 		next := nameEnd // the value may be the name of the next one
-		if r.Before || r.Header || r.SecretGroup > 0 {
+		if r.Before || r.Header || r.Statement || r.SecretGroup > 0 {
 			next = matchEnd
 		}
 		matches, err := x.scratch.FindFrom(i, next)
@@ -43,6 +43,8 @@ func (x *examination) pairs(text string, hits []hit) (all pairs, err error) {
 		case err != nil || len(matches) == 0:
 		case r.Header:
 			all.stripped, err = x.appendTables(all.stripped, text, matches)
+		case r.Statement:
+			err = x.addStatements(text, matches)
 		case r.Before || r.SecretGroup > 0:
 			err = x.addNamed(text, r, matches)
 		default:

@@ -70,6 +70,7 @@ type ruleEntry struct {
 	Row             bool // with Apart: both are cells of a row; see rowTest
 	Random          bool // with Apart: the value looks random; see isRandom
 	Header          bool // with Apart: the name is above its column; see appendTables
+	Statement       bool // with Apart: a statement of SQL, whose columns are named before its values; see addStatements
 	Before          bool // the secret is the lines of base64 before the match, or with Apart the value before the name
 	allowEntries
 }
