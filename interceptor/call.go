@@ -170,6 +170,9 @@ type Outcome struct {
 	// the reader is in a branch.
 	Paid         int
 	PaidInBranch bool
+	// Forwarded means that the request was on its way to who answers it: a server, the host, a model, or one of
+	// foldgate's own tools. The handler at the end of the chain sets it.
+	Forwarded bool
 	// Warned is the rule of a policy that only records what it would refuse, "" for none.
 	Warned string
 	// Unconfirmed means that limits let the call pass without their store, which could not be reached.
@@ -185,7 +188,6 @@ type Outcome struct {
 	lease       *folding.Lease        // of the branch, while Meter runs the call
 	spend       *limits.Spend         // of the limits, likewise
 	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again
-	sent        bool                  // the request passed all layers
 	args        int                   // tokens of the arguments, if weighed
 	weighed     bool                  // Weigh has counted them
 	charged     bool                  // Meter has charged them

@@ -39,10 +39,7 @@ type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
 // what Trace records of the call: its branch, its workflow and the tokens of its arguments. It changes
 // only the call.
 func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
-	h := Handler(func(ctx context.Context, c *Call) (*Result, error) {
-		c.Outcome.sent = true
-		return c.end(ctx, c)
-	})
+	h := Handler(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) })
 	for _, layer := range slices.Backward(layers) {
 		if layer != nil {
 			h = layer(h)

@@ -134,7 +134,7 @@ func (r *Recorder) response(c *Call, res *Result, err error) error {
 			}
 		}
 	}
-	if !c.Outcome.sent { // the request was refused before it could leave
+	if !c.Outcome.Forwarded {
 		for i := range *c.requestFindings() {
 			(*c.requestFindings())[i].Action = trace.Blocked
 		}

@@ -208,6 +208,7 @@ func (r *request) takeBranchID() error {
 // callOwnTool answers a call of one of foldgate's own tools.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	r.res = &mcp.CallToolResult{}
+	c.Outcome.Forwarded = true
 	body, err := r.f.engine.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, Receiver: r, Call: c})
 	if err != nil {
 		return nil, err
@@ -239,6 +240,7 @@ func (r *request) askServer(ctx context.Context, c *interceptor.Call) (*intercep
 			return nil, err
 		}
 	}
+	c.Outcome.Forwarded = true
 	answer, err := r.next(context.WithValue(ctx, requestKey{}, r), c.Target.Method, req)
 	res, err := r.outcome(ctx, answer, err)
 	if err != nil || res.Error != nil {

@@ -130,6 +130,7 @@ func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result,
 				return nil, err
 			}
 		}
+		c.Outcome.Forwarded = true
 		answer, err := o.next(ctx, o.method, req)
 		return r.outcome(ctx, answer, err)
 	})

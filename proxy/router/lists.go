@@ -642,6 +642,7 @@ func (rt *Router) readPage(ctx context.Context, by interceptor.Origin, srv *upst
 		if err != nil {
 			return nil, unavailable(ctx, srv, err)
 		}
+		c.Outcome.Forwarded = true
 		m, err := cn.Call(ctx, &conn.Request{Method: method, Params: withTraceparent(c)})
 		if err != nil {
 			return nil, callFault(ctx, srv, c, err)

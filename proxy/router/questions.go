@@ -122,6 +122,7 @@ func (q *question) askHost() (*interceptor.Result, error) {
 			return nil, context.Cause(ctx)
 		}
 		out := wire.Message{ID: json.RawMessage(q.id), Method: c.Target.Method, Params: c.Target.Forward, Extra: c.Target.Extra}
+		c.Outcome.Forwarded = true
 		if err := s.send(q.r, out); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", c.Target.Method, err)
 		}

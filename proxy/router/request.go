@@ -603,6 +603,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 		})
 		defer cancel()
 	}
+	c.Outcome.Forwarded = true
 	ctx, end := r.s.rt.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
 	m, err := cn.Call(ctx, r.outgoing(c))
 	r.awaitTurn(ctx)
@@ -641,6 +642,7 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 
 // callOwnTool serves a call of foldgate's own tools, or a request about a task of one.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	c.Outcome.Forwarded = true
 	body, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
 	if err != nil {
 		return nil, err

@@ -55,6 +55,7 @@ func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message)
 	c, most := a.newTurn(r, next)
 	c.Outcome.Late = lease == nil
 	res, err := a.t.chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		c.Outcome.Forwarded = true
 		reply, err := a.turn(ctx, c, r, most)
 		if err != nil {
 			return nil, err

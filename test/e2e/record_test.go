@@ -618,11 +618,13 @@ func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
 		t.Run(tt.policy, func(t *testing.T) {
 			secret, answer := fixtures.Secret(), fixtures.Secret()
 			file := recordFile(t)
-			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -record, %q], scrub: %s}\n", fakeserverBin, file, tt.policy))
+			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -record, %q], scrub: %s}\npolicy: {rules: [{name: no-echo, deny: [fake__echo]}]}\n", fakeserverBin, file, tt.policy))
 			h := rawStdio(t, g.command("run"), mcpclient.Legacy)
 			h.begin(`"name":"scrub","version":"1"`)
 			sent := h.ask("one", "tools/call", `{"name":"fake__raw","arguments":{"token":"`+secret+`","result":{"content":[{"type":"text","text":"use `+answer[:8]+`"},{"type":"text","text":"`+answer[8:]+`"}],"structuredContent":{"a":"`+answer+`"}}}}`)
-			h.ask("bad", "tools/call", `{"name":"fake__raw","arguments":{"branch_id":"`+unknownBranch+`","token":"`+secret+`"}}`)
+			h.ask("branch", "tools/call", `{"name":"fake__raw","arguments":{"branch_id":"`+unknownBranch+`","token":"`+secret+`"}}`)
+			h.ask("policy", "tools/call", `{"name":"fake__echo","arguments":{"token":"`+secret+`"}}`)
+			h.ask("tool", "tools/call", `{"name":"unknown","arguments":{"token":"`+secret+`"}}`) // of no server, so tt.policy is not for it
 			if got := strings.Contains(strings.Join(recorded(t, file), "\n"), secret); got != tt.sent {
 				t.Fatalf("the server got the secret: %t, want %t", got, tt.sent)
 			}
@@ -630,14 +632,15 @@ func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
 				t.Fatalf("the host got the secret: %t, want %t", got, tt.got)
 			}
 			shown := map[bool]string{true: "[SECRET:github-pat]", false: "[REDACTED:github-pat]"}
-			for _, r := range traceAs[audited](g, "--tool", "raw") {
+			responses := 0
+			for _, r := range traceAs[audited](g, "--kind", "mcp/*:tools/call") {
 				var p struct {
 					ID     string
 					Params struct{ Arguments struct{ Token string } }
 				}
 				_ = json.Unmarshal(r.Payload, &p)
 				request := strings.HasPrefix(r.Kind, "mcp/request")
-				if want := shown[tt.arguments != "redacted"]; request && p.Params.Arguments.Token != want {
+				if want := shown[tt.arguments != "redacted" || p.ID == "tool"]; request && p.Params.Arguments.Token != want {
 					t.Errorf("request %s shows %s, want %s", p.ID, p.Params.Arguments.Token, want)
 				}
 				if !request && p.ID == "one" && tt.results != "" && tt.results != "blocked" && !strings.Contains(string(r.Payload), shown[tt.got]) {
@@ -656,9 +659,11 @@ func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
 				want := map[string]string{}
 				switch {
 				case request:
-				case p.ID == "bad": // it never left
+				case p.ID != "one": // it never left
 					want["arguments"] = "blocked"
+					responses++
 				default:
+					responses++
 					want["arguments"] = tt.arguments
 					if tt.results != "" {
 						want["results"] = tt.results
@@ -667,6 +672,9 @@ func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
 				if !maps.Equal(actions, want) {
 					t.Errorf("%s %s: %v, want %v", r.Kind, p.ID, actions, want)
 				}
+			}
+			if responses != 4 {
+				t.Errorf("%d responses are recorded, want 4", responses)
 			}
 		})
 	}
