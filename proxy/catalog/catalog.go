@@ -75,6 +75,8 @@ type List struct {
 	Rest   []rawjson.Member  // the members of the result beside the items and the cursor
 	Record string            // the id of the trace record of the response
 	Held   map[string]string // names of items whose definition hosts must not see, with its state
+	// Connection is the number of the connection over which it was read, 0 if an earlier process read it.
+	Connection uint64
 }
 
 // modern reports whether the server speaks the modern era, whose results all have a type. l may be nil.

@@ -338,7 +338,7 @@ func (s supply) scrubbed(k catalog.Kind, l *catalog.List) *catalog.List {
 	case interceptor.Passed:
 		return l
 	case interceptor.Redacted:
-		clean := &catalog.List{Record: l.Record, Held: l.Held}
+		clean := &catalog.List{Record: l.Record, Held: l.Held, Connection: l.Connection}
 		clean.AddPage(m.Body, k)
 		return clean
 	}
@@ -374,6 +374,16 @@ func (s *Session) cacheOf(srv *upstream.Server) *listCache {
 		return own.(*listCache)
 	}
 	return s.group.of(srv)
+}
+
+// ownCache returns the lists of a server that only this session sees, because they are read over a connection that only
+// this session uses. It is nil on stdio, where a group has one session, and if the session shares its connection.
+func (s *Session) ownCache(srv *upstream.Server) *listCache {
+	if s.Transport == "stdio" || s.scope.Own == nil || srv.SharesConnections() {
+		return nil
+	}
+	own, _ := s.own.LoadOrStore(srv, newListCache(supply{s.rt, srv, s.scope.Group}))
+	return own.(*listCache)
 }
 
 // listing returns the connections over which the session's lists are read. On stdio the session's
@@ -577,20 +587,23 @@ func (rt *Router) tell(g upstream.Group, method string) {
 // fetch reads all pages of a list. Each page is a call of foldgate's own, recorded and scrubbed
 // like any other.
 func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	cn := srv.Live(s.scope)
+	scope := s.scope
+	cn := srv.Live(scope)
 	if cn == nil {
-		cn = srv.Live(upstream.Scope{Group: s.scope.Group})
+		scope = upstream.Scope{Group: s.scope.Group}
+		cn = srv.Live(scope)
 	}
 	if cn == nil {
-		if err := srv.Down(s.listing()); err != nil {
+		scope = s.listing()
+		if err := srv.Down(scope); err != nil {
 			return nil, err
 		}
 		var err error
-		if cn, err = srv.Connection(ctx, s.listing()); err != nil {
+		if cn, err = srv.Connection(ctx, scope); err != nil {
 			return nil, err
 		}
 	}
-	list := &catalog.List{}
+	list := &catalog.List{Connection: srv.Number(scope)}
 	if srv.Capability(k.Capability()) == nil {
 		return list, nil
 	}

@@ -264,9 +264,8 @@ func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session
 		p.of(srv).forget(changed)
 	}
 	if s != nil {
-		if s.Transport != "stdio" { // a connection on stdio has one session, which needs no own lists
-			own, _ := s.own.LoadOrStore(srv, newListCache(supply{rt, srv, g}))
-			own.(*listCache).forget(changed)
+		if own := s.ownCache(srv); own != nil {
+			own.forget(changed)
 		}
 		s.announce(method)
 	} else {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -170,6 +173,55 @@ func (s supply) instructions(ctx context.Context, live bool) string {
 		return ""
 	}
 	return msg.Text
+}
+
+// checkDefinition refuses a call of a tool or a prompt whose definition is held. It compares the list of the
+// connection that the call goes over, and reads it before the first call: the server may be another one than when a
+// host last asked for the list.
+func (r *request) checkDefinition(ctx context.Context, c *interceptor.Call, srv *upstream.Server) error {
+	k, ok := map[string]catalog.Kind{"tools/call": catalog.Tools, "prompts/get": catalog.Prompts}[c.Target.Method]
+	if !ok || srv.Builtin() || r.s.rt.Settings().Config.PinMode(srv.Key) != "hold" {
+		return nil
+	}
+	l, err := r.s.listOver(ctx, srv, k)
+	if err != nil {
+		return unavailable(ctx, srv, fmt.Errorf("the definitions of upstream %s can't be compared with those that were approved (pins: hold): %w", srv.Key, err))
+	}
+	name, _ := rawjson.GetString(c.Target.Forward, "name")
+	e := catalog.Entry{Server: srv.Key, Name: name, Held: l.Held[name]}
+	if !slices.ContainsFunc(l.Items, func(item json.RawMessage) bool {
+		listed, _ := rawjson.GetString(item, "name")
+		return listed == name
+	}) {
+		r.s.judge(r.s.rt.Settings(), &e)
+	}
+	return withheld(k, e)
+}
+
+// listOver returns a list of a server that was read over the session's own connection to it, or over the one that the
+// session shares. It reads the list if the last one is from another connection.
+func (s *Session) listOver(ctx context.Context, srv *upstream.Server, k catalog.Kind) (l *catalog.List, err error) {
+	const attempts = 3 // a list that is being read may be from a connection that has just ended
+	for range attempts {
+		number := srv.Number(s.scope)
+		c := s.cacheOf(srv)
+		if l = c.fresh(k); l != nil && l.Connection == number {
+			return l, nil
+		}
+		if own := s.ownCache(srv); own != nil {
+			c = own
+		}
+		c.replace(k, func(l *catalog.List) *catalog.List {
+			if l.Connection == number {
+				return l
+			}
+			return nil
+		})
+		if l, err = s.list(ctx, listWait, srv, k, nil); err != nil || l.Connection == number {
+			return l, err
+		}
+	}
+	return nil, errors.New("its connections end again and again")
 }
 
 // withheld returns the refusal of a call of something whose definition is held, nil if it is not.

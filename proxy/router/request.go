@@ -591,6 +591,9 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	if err != nil {
 		return nil, unavailable(ctx, srv, err)
 	}
+	if err := r.checkDefinition(ctx, c, srv); err != nil {
+		return nil, err
+	}
 	r.s.mu.Lock()
 	r.server, r.conn = srv.Key, cn
 	r.s.at[r] = struct{}{}

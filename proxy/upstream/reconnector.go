@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/backoff"
@@ -32,6 +33,7 @@ type reconnector struct {
 	use     idler         // current without its translation; nil if it can't tell whether calls use it
 	asked   time.Time     // when Connection last returned current
 	since   time.Time     // when the last connection opened; zero: there was none
+	number  uint64        // of the last connection
 	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
 	began   time.Time     // the current attempt
 	err     error         // of the last attempt
@@ -39,6 +41,18 @@ type reconnector struct {
 	retryAt time.Time
 	login   *time.Timer // looks for a login that the last attempt lacked; else nil
 	closed  bool
+}
+
+// opened counts the connections of the process.
+var opened atomic.Uint64
+
+// Number returns the number of the last connection of a scope, which no other connection of the process has; 0 if
+// there was none.
+func (s *Server) Number(scope Scope) uint64 {
+	r := s.reconnector(scope)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.number
 }
 
 // IsLive reports whether the connection of a scope is open.
@@ -197,6 +211,7 @@ func (r *reconnector) attempt() {
 		r.failed(err)
 	case !closed:
 		r.current, r.use, r.since, r.asked, r.err, r.fails, r.login = c, use, time.Now(), time.Now(), nil, 0, nil
+		r.number = opened.Add(1)
 	}
 	r.mu.Unlock()
 	if err == nil {

@@ -345,3 +345,61 @@ func TestPinsOfSeveralGateways(t *testing.T) {
 		t.Errorf("with a damaged file the tool is seen: %v", seen)
 	}
 }
+
+// TestHoldComparesFirst: with hold, a connection takes no call before its own list was compared. The definition of a
+// tool and a prompt changes unannounced, while no process of the server runs, or with a new process for a session, and
+// the first thing that the host sends is a call. The other tools of the server work.
+func TestHoldComparesFirst(t *testing.T) {
+	t.Parallel()
+	for _, host := range []struct {
+		transport string
+		era       mcpclient.Era
+	}{{"stdio", mcpclient.Legacy}, {"http", mcpclient.Legacy}, {"http", mcpclient.Modern}} {
+		for _, when := range []string{"restart", "crash", "new session"} {
+			if when == "new session" && (host.transport == "stdio" || host.era == mcpclient.Modern) {
+				continue // it is a restart, or has no process of its own
+			}
+			t.Run(strings.Join([]string{host.transport, string(host.era), when}, " "), func(t *testing.T) {
+				t.Parallel()
+				answered, received := filepath.Join(t.TempDir(), "answers.json"), recordFile(t)
+				all := definitions()
+				all["tool"] = append(all["tool"].([]any), map[string]any{"name": "crash", "inputSchema": map[string]any{"type": "object"}})
+				write(t, answered, answers(all))
+				g := newGateway(t, fmt.Sprintf("pins: hold\nupstreams:\n  fake: {command: [%s, -answers, %s, -record, %s]}\n", fakeserverBin, answered, received))
+				ctx := testContext(t)
+				c := g.connect(ctx, host.transport, host.era)
+				call(t, c, ctx, "tools/list", `{}`)
+				call(t, c, ctx, "prompts/list", `{}`)
+				text(t, c, ctx, "fake__text", `{}`)
+				if when == "restart" {
+					g.stop()
+				}
+				all["tool"].([]any)[0].(map[string]any)["description"] = "does evil"
+				all["prompt"].([]any)[0].(map[string]any)["description"] = "greets otherwise"
+				write(t, answered, answers(all))
+				switch when {
+				case "crash":
+					_, _ = c.Call(ctx, "tools/call", `{"name":"fake__crash","arguments":{}}`)
+				case "restart":
+					c = g.connect(ctx, host.transport, host.era)
+				case "new session":
+					c = g.dial(ctx, g.url, host.era)
+				}
+				for range 3 {
+					for method, params := range map[string]string{"tools/call": `{"name":"fake__pay","arguments":{}}`, "prompts/get": `{"name":"fake__greet"}`} {
+						m, err := c.Call(ctx, method, params)
+						if said := string(m.Result) + string(m.Error); err != nil || !strings.Contains(said, "definition_changed") {
+							t.Errorf("%s says %s %v", method, said, err)
+						}
+					}
+				}
+				text(t, c, ctx, "fake__text", `{}`)
+				for _, line := range recorded(t, received) {
+					if strings.Contains(line, `"name":"pay"`) || strings.Contains(line, `"name":"greet"`) {
+						t.Errorf("the server got %s", line)
+					}
+				}
+			})
+		}
+	}
+}
