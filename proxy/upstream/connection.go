@@ -28,8 +28,9 @@ type connection struct {
 	calls     *calls
 	info      atomic.Pointer[conn.Info]
 	warnings  rateLimitedLog
-	skipped   keyBlock     // lines that are no messages
-	asides    atomic.Int64 // messages that no caller waits for, on their way
+	skipped   keyBlock               // lines that are no messages
+	noise     atomic.Pointer[string] // the first of them, for an error; nil for none
+	asides    atomic.Int64           // messages that no caller waits for, on their way
 
 	lifetime context.Context // its cause is conn.ErrClosed after a plain close
 	end      context.CancelCauseFunc
@@ -202,6 +203,14 @@ func (s *connection) Err() error {
 }
 
 // fault returns the error of calls on an ended connection. It is nil before the end.
+// explain adds to the error of a handshake what the server sent that is no message.
+func (s *connection) explain(err error) error {
+	if text := s.noise.Load(); text != nil {
+		return fmt.Errorf("%w; it sent what is no message: %s", err, *text)
+	}
+	return err
+}
+
 func (s *connection) fault() error { return context.Cause(s.lifetime) }
 
 // receive takes one complete message. own is the call on whose stream it came, nil if the stream
@@ -297,6 +306,7 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 		if !s.skipped.holds(head) {
 			text = s.cfg.clip(head)
 		}
+		s.noise.CompareAndSwap(nil, &text)
 		s.warn("not a message, skipped", "line", text, "because", err)
 	}
 }

@@ -139,6 +139,7 @@ type opening interface {
 	setInfo(conn.Info)
 	// start begins what only an initialized connection does.
 	start()
+	explain(error) error
 }
 
 // negotiate opens a connection with dial and agrees on a protocol revision. It calls dial again if
@@ -181,7 +182,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 	}
 	if err != nil {
 		_ = c.Close()
-		return nil, err
+		return nil, c.explain(err)
 	}
 	c.start()
 	return c, nil

@@ -526,3 +526,19 @@ func gone(pid int) bool {
 	}
 	return false
 }
+
+// TestNoiseInsteadOfAnswer: the error for a program that prints something else on standard output, and then says no more
+// or ends, shows what it printed.
+func TestNoiseInsteadOfAnswer(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo listens on port 3000; echo more; sleep 60": "no answer",
+		"echo listens on port 3000":                      "process ended",
+	} {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, ErrNoAnswer)
+		defer cancel()
+		_, err := Open(ctx, Config{Name: "fake", Command: []string{"sh", "-c", script}, Env: os.Environ(), Log: testLog(t)})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), `it sent what is no message: "listens on port 3000"`) {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+}
