@@ -40,8 +40,11 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err := decode(c, &in); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(in.Handles, func(h string) bool { return !results.IsHandle(h) }); i >= 0 || len(in.Handles) > maxHandles {
-		return nil, folding.Errorf(folding.ErrInvalidInput, "handles must be at most %d handles of folded results, such as res_…", maxHandles)
+	if i := slices.IndexFunc(in.Handles, func(h string) bool { return !results.IsHandle(h) }); i >= 0 {
+		return nil, folding.Errorf(folding.ErrInvalidInput, "handles: %.64q is not the handle of a folded result, such as res_…", in.Handles[i])
+	}
+	if len(in.Handles) > maxHandles {
+		return nil, folding.Errorf(folding.ErrInvalidInput, "handles: %d handles, the limit is %d", len(in.Handles), maxHandles)
 	}
 	if in.Run {
 		if err := t.checkRun(); err != nil {

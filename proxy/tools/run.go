@@ -70,8 +70,11 @@ func (in *batchArguments) check(maxCalls int) error {
 		if len(in.Steps) > 0 {
 			return &extract.Error{Field: "steps", Text: "give either steps, or tool and each"}
 		}
-		if in.Tool == "" || len(in.Each) == 0 {
+		if in.Tool == "" || in.Each == nil {
 			return &extract.Error{Field: "each", Text: "give tool and each, a list of its arguments, together"}
+		}
+		if len(in.Each) == 0 {
+			return &extract.Error{Field: "each", Text: "is empty: give the arguments of at least one call"}
 		}
 		for _, args := range in.Each {
 			in.Steps = append(in.Steps, step{in.Tool, args})

@@ -73,7 +73,7 @@ func TestBranchErrors(t *testing.T) {
 		{"unknown branch", "branch_return", map[string]any{"branch_id": unknownBranch, "message": "m"}, "branch_not_found", 404, "branch_create"},
 		{"no branch", "branch_return", map[string]any{"message": "m"}, "invalid_input", 400, "branch_id is missing: give the one that branch_create returned"},
 		{"branch null", "branch_return", map[string]any{"branch_id": nil, "message": "m"}, "invalid_input", 400, "branch_id is missing: give the one that branch_create returned"},
-		{"no handle", "branch_create", map[string]any{"description": "d", "handles": []string{"res_1"}}, "invalid_input", 400, "handles must be"},
+		{"no handle", "branch_create", map[string]any{"description": "d", "handles": []string{"res_1"}}, "invalid_input", 400, `handles: "res_1" is not the handle`},
 		{"no message", "branch_return", map[string]any{"branch_id": deep}, "invalid_input", 400, "message is missing, and nothing was closed"},
 		{"returned twice", "branch_return", map[string]any{"branch_id": ended, "message": "m"}, "branch_not_active", 409, "completed"},
 		{"call in an ended branch", "fake__echo", map[string]any{"branch_id": ended}, "branch_not_active", 409, "completed"},
