@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -64,7 +63,7 @@ the state directory of the configuration and serve HTTP.`,
 		Example: "  foldgate branches\n  foldgate branches --state-dir /var/lib/foldgate --json",
 		Args:    cobra.NoArgs,
 		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
-			open := []control.Branch{}
+			var open []control.Branch
 			for _, g := range found {
 				part, err := g.OpenBranches(cmd.Context())
 				if err != nil {
@@ -73,13 +72,6 @@ the state directory of the configuration and serve HTTP.`,
 				open = append(open, part...)
 			}
 			slices.SortStableFunc(open, func(a, b control.Branch) int { return a.Created.Compare(b.Created) })
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), open)
-			}
-			if len(open) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "No branch is open.")
-				return nil
-			}
 			rows := [][]string{{"ID", "PRINCIPAL", "AGE", "USED", "BUDGET", "CALLS", "PARENT", "DESCRIPTION"}}
 			for _, b := range open {
 				parents := strings.Split(b.Context, "/")
@@ -92,12 +84,17 @@ the state directory of the configuration and serve HTTP.`,
 					parent, firstLine(b.Description),
 				})
 			}
-			return table(cmd.OutOrStdout(), rows)
+			return printList(cmd.OutOrStdout(), asJSON, open, rows, "No branch is open.")
 		}),
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the whole context paths")
+	cmd.AddCommand(newBranchesEnd(a))
+	return cmd
+}
+
+func newBranchesEnd(a *app) *cobra.Command {
 	var reason string
-	end := a.withStateDir(&cobra.Command{
+	cmd := a.withStateDir(&cobra.Command{
 		Use:   "end ID",
 		Short: "End an open branch, and the branches inside it",
 		Long: `End an open branch, and the branches inside it. Its calls are cancelled. The
@@ -119,8 +116,7 @@ agent is told that the operator ended it, and why. The trace has both.`,
 			return fmt.Errorf("no branch %q is open: foldgate branches lists the ones that are", args[0])
 		}),
 	})
-	end.Flags().StringVar(&reason, "reason", "", "why, for the agent and the trace")
-	cmd.AddCommand(end)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the agent and the trace")
 	return cmd
 }
 
@@ -143,19 +139,12 @@ with use in its window. Gateways with one store count together.`,
 				of := subjectOf(s)
 				return subject != "" && of != subject && !strings.HasSuffix(of, " "+subject)
 			})
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), append([]control.Budget{}, states...))
+			which, by := "limit", ""
+			if limit != "" {
+				which = fmt.Sprintf("limit %q", limit)
 			}
-			if len(states) == 0 {
-				which, by := "limit", ""
-				if limit != "" {
-					which = fmt.Sprintf("limit %q", limit)
-				}
-				if subject != "" {
-					by = fmt.Sprintf(" by %q", subject)
-				}
-				render.Printf(cmd.OutOrStdout(), "No %s has been used%s in its window.\n", which, by)
-				return nil
+			if subject != "" {
+				by = fmt.Sprintf(" by %q", subject)
 			}
 			rows := [][]string{{"LIMIT", "SUBJECT", "UNIT", "USED", "LEFT", "TOTAL", "ACTION", "RESET"}}
 			for _, s := range states {
@@ -170,13 +159,18 @@ with use in its window. Gateways with one store count together.`,
 					})
 				}
 			}
-			return table(cmd.OutOrStdout(), rows)
+			return printList(cmd.OutOrStdout(), asJSON, states, rows, fmt.Sprintf("No %s has been used%s in its window.", which, by))
 		}),
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&limit, "limit", "", "only the counts of this limit")
 	cmd.Flags().StringVar(&subject, "subject", "", "only the counts of this subject, as the table prints it; its last word suffices")
-	cmd.AddCommand(a.withStateDir(&cobra.Command{
+	cmd.AddCommand(newBudgetsReset(a), newBudgetsRebuild(a))
+	return cmd
+}
+
+func newBudgetsReset(a *app) *cobra.Command {
+	return a.withStateDir(&cobra.Command{
 		Use:   "reset LIMIT [SUBJECT]",
 		Short: "Set what was used of a limit to 0, for one subject or for all",
 		Long: `Set what was used of a limit to 0, for one subject or for all. SUBJECT is as
@@ -192,9 +186,7 @@ suffices if no other subject ends with it.`,
 			fmt.Fprintf(cmd.OutOrStdout(), "%s of limit %s set to 0.\n", count(n, "count"), args[0])
 			return nil
 		}),
-	}))
-	cmd.AddCommand(newRebuild(a))
-	return cmd
+	})
 }
 
 // subjectOf returns the subject of a count as the table prints it.
@@ -205,7 +197,7 @@ func subjectOf(b control.Budget) string {
 	return cmp.Or(b.Subject, "none") // such as of a principal without a team
 }
 
-func newRebuild(a *app) *cobra.Command {
+func newBudgetsRebuild(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rebuild [TRACE-DIRECTORY...]",
 		Short: "Raise the counts of the limits to what traces say",
@@ -294,7 +286,15 @@ func firstLine(text string) string {
 	return line
 }
 
-func table(w io.Writer, rows [][]string) error {
+// printList prints a list as JSON, or the table of rows, whose first one is the header. none stands for an empty table.
+func printList[T any](w io.Writer, asJSON bool, list []T, rows [][]string, none string) error {
+	switch {
+	case asJSON:
+		return writeJSON(w, append([]T{}, list...)) // [], not null
+	case len(list) == 0:
+		fmt.Fprintln(w, none)
+		return nil
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(t, strings.Join(row, "\t"))

@@ -75,13 +75,6 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), append([]pins.Pin{}, all...))
-			}
-			if len(all) == 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "No definition is pinned in %s. A gateway pins definitions when it first asks a server for them.\n", dir)
-				return nil
-			}
 			rows := [][]string{{"SERVER", "KIND", "NAME", "STATE", "FIRST SEEN", "APPROVED", "BY", "WARNINGS"}}
 			for _, p := range all {
 				approved := "never"
@@ -90,11 +83,16 @@ scanner finds in them; --json has it in words. See docs/pins.md.`,
 				}
 				rows = append(rows, []string{p.Server, string(p.Kind), firstLine(p.Title()), string(p.State), p.FirstSeen.Format(time.DateOnly), approved, cmp.Or(p.By, "nobody"), strconv.Itoa(len(p.Warnings))})
 			}
-			return table(cmd.OutOrStdout(), rows)
+			return printList(cmd.OutOrStdout(), asJSON, all, rows, "No definition is pinned in "+dir+". A gateway pins definitions when it first asks a server for them.")
 		},
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with what the scanner finds")
-	cmd.AddCommand(a.withStateDir(&cobra.Command{
+	cmd.AddCommand(newPinsDiff(a), newPinsApprove(a))
+	return cmd
+}
+
+func newPinsDiff(a *app) *cobra.Command {
+	return a.withStateDir(&cobra.Command{
 		Use:   "diff SERVER [TOOL]",
 		Short: "Show how definitions differ from those that were approved",
 		Long: `Show line by line how the new and changed definitions of a server differ from those
@@ -113,7 +111,11 @@ Characters that a terminal would not show are escaped.`,
 			}
 			return nil
 		},
-	}), a.withStateDir(&cobra.Command{
+	})
+}
+
+func newPinsApprove(a *app) *cobra.Command {
+	return a.withStateDir(&cobra.Command{
 		Use:   "approve SERVER [TOOL]",
 		Short: "Approve new and changed definitions",
 		Long: `Approve the new and changed definitions of a server, or of one of its tools or prompts,
@@ -145,8 +147,7 @@ notice it within 4 seconds.`,
 			}
 			return nil
 		},
-	}))
-	return cmd
+	})
 }
 
 // userName returns the name of the user who runs the command.
