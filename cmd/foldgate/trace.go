@@ -277,60 +277,20 @@ standard input.`,
 					return usageError{fmt.Errorf("--%s is about a journal and can't be combined with --export", name)}
 				}
 			}
-			if len(exports) > 0 {
-				return t.verifyExport(cmd, exports, held, selection)
-			}
-			if selection {
+			if selection && len(exports) == 0 {
 				return usageError{errors.New("--selection goes with --export")}
 			}
-			dirs, err := t.journals()
-			if err != nil {
-				return err
+			var faults int
+			var err error
+			if len(exports) > 0 {
+				faults, err = t.verifyExport(cmd, exports, held, selection)
+			} else {
+				faults, err = t.verifyJournals(cmd, held, secrets)
 			}
-			of, missing, err := assign(cmd.Context(), dirs, held)
-			if err != nil {
-				return err
-			}
-			var opts trace.VerifyOptions
-			if secrets {
-				if opts.Detect, err = t.detector(cmd.Context()); err != nil {
-					return err
-				}
-			}
-			faults, out := 0, cmd.OutOrStdout()
-			for i, dir := range dirs {
-				opts.Anchors = of[i]
-				done := t.app.working(cmd, cmd.CommandPath()+" "+dir)
-				report, err := query.Verify(cmd.Context(), dir, opts)
-				if done(); err != nil {
-					return err
-				}
-				faults += report.Total
-				if t.json {
-					if err := writeJSON(out, report); err != nil {
-						return err
-					}
-					continue
-				}
-				name := ""
-				if len(dirs) > 1 {
-					name = dir
-				}
-				printVerify(out, name, report)
-			}
-			faults += len(missing)
-			switch {
-			case !t.json && len(dirs) > 1: // the report on a single journal has its missing anchors
-				printVerdict(out, len(dirs), missing, faults)
-			case t.json && len(missing) > 0:
-				if err := writeJSON(out, map[string]any{"missing_anchors": missing}); err != nil {
-					return err
-				}
-			}
-			if faults > 0 {
+			if err == nil && faults > 0 {
 				return errSilent
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
@@ -494,10 +454,58 @@ next:
 	return held, missing, nil
 }
 
-// verifyExport checks what a log store has.
-func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []trace.Anchor, selection bool) error {
+// verifyJournals checks the journals, prints a report on each, and returns the number of faults.
+func (t *traceFlags) verifyJournals(cmd *cobra.Command, anchors []trace.Anchor, secrets bool) (faults int, err error) {
+	dirs, err := t.journals()
+	if err != nil {
+		return 0, err
+	}
+	held, missing, err := assign(cmd.Context(), dirs, anchors)
+	if err != nil {
+		return 0, err
+	}
+	var opts trace.VerifyOptions
+	if secrets {
+		if opts.Detect, err = t.detector(cmd.Context()); err != nil {
+			return 0, err
+		}
+	}
+	out := cmd.OutOrStdout()
+	for i, dir := range dirs {
+		opts.Anchors = held[i]
+		done := t.app.working(cmd, cmd.CommandPath()+" "+dir)
+		report, err := query.Verify(cmd.Context(), dir, opts)
+		if done(); err != nil {
+			return 0, err
+		}
+		faults += report.Total
+		switch {
+		case t.json:
+			err = writeJSON(out, report)
+		case len(dirs) > 1:
+			printVerify(out, dir, report)
+		default:
+			printVerify(out, "", report)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	faults += len(missing)
+	switch {
+	case !t.json && len(dirs) > 1: // the report on a single journal has its missing anchors
+		printVerdict(out, len(dirs), missing, faults)
+	case t.json && len(missing) > 0:
+		err = writeJSON(out, map[string]any{"missing_anchors": missing})
+	}
+	return faults, err
+}
+
+// verifyExport checks what a log store has, prints a report on each journal in it, and returns the number of faults.
+func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []trace.Anchor, selection bool) (faults int, err error) {
 	checker := export.Checker{Anchors: anchors, Selection: selection}
 	done := t.app.working(cmd, cmd.CommandPath())
+	defer done()
 	for _, file := range files {
 		in, err := io.NopCloser(cmd.InOrStdin()), error(nil)
 		if file != "-" {
@@ -507,33 +515,27 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 			err = errors.Join(checker.Add(file, interruptible{cmd.Context(), in}), in.Close())
 		}
 		if err != nil {
-			done()
-			return err
+			return 0, err
 		}
 	}
 	reports, missing := checker.Reports()
 	done()
 	if len(reports) == 0 {
-		return fmt.Errorf("there is no record in %s: nothing is proved", strings.Join(files, ", "))
+		return 0, fmt.Errorf("there is no record in %s: nothing is proved", strings.Join(files, ", "))
 	}
-	faults, out := len(missing), cmd.OutOrStdout()
-	for _, name := range slices.Sorted(maps.Keys(reports)) {
+	out, names := cmd.OutOrStdout(), slices.Sorted(maps.Keys(reports))
+	faults = len(missing)
+	for _, name := range names {
 		faults += reports[name].Total
 	}
 	if t.json {
-		if err := writeJSON(out, map[string]any{"journals": reports, "missing_anchors": append([]string{}, missing...)}); err != nil {
-			return err
-		}
-	} else {
-		for _, name := range slices.Sorted(maps.Keys(reports)) {
-			printVerify(out, name, reports[name])
-		}
-		printVerdict(out, len(reports), missing, faults)
+		return faults, writeJSON(out, map[string]any{"journals": reports, "missing_anchors": append([]string{}, missing...)})
 	}
-	if faults > 0 {
-		return errSilent
+	for _, name := range names {
+		printVerify(out, name, reports[name])
 	}
-	return nil
+	printVerdict(out, len(reports), missing, faults)
+	return faults, nil
 }
 
 // detector returns a function that returns the scrub rules that match a line.
