@@ -139,31 +139,37 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log more")
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		guess := ""
-		if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
-			var names []string
-			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-			switch guess = didYouMean(name, names, "--"); {
-			case slices.Contains([]string{"port", "addr", "address", "http"}, name) && cmd.Flags().Lookup("listen") != nil:
-				guess = "; did you mean --listen 127.0.0.1:8787?"
-			case slices.Contains([]string{"reverse", "tail", "last", "latest"}, name) && cmd.Flags().Lookup("newest") != nil:
-				guess = "; did you mean --newest?"
-			case slices.Contains([]string{"principal", "team", "tool", "server", "session"}, name) && cmd.Flags().Lookup("subject") != nil:
-				guess = "; did you mean --subject?"
-			case name == "state-dir" && cmd.Flags().Lookup("dir") != nil: // as commands on running gateways say
-				guess = "; did you mean --dir?"
-			case name == "dir" && cmd.Flags().Lookup("state-dir") != nil: // as commands on the trace say
-				guess = "; did you mean --state-dir?"
-			}
-		}
-		if wrong, invalid := errors.AsType[*pflag.InvalidValueError](err); invalid && wrong.GetFlag().Value.Type() == "int" {
-			err = fmt.Errorf("--%s: %.80q is not a whole number", wrong.GetFlag().Name, wrong.GetValue())
-		}
-		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newPins(a), newConsole(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(a), newDoctor(a), newVersion())
 	return root
+}
+
+// meantFlags has the flags that people mean by names of other programs and other commands.
+var meantFlags = map[string]string{
+	"port": "listen 127.0.0.1:8787", "addr": "listen 127.0.0.1:8787", "address": "listen 127.0.0.1:8787", "http": "listen 127.0.0.1:8787",
+	"reverse": "newest", "tail": "newest", "last": "newest", "latest": "newest",
+	"principal": "subject", "team": "subject", "tool": "subject", "server": "subject", "session": "subject",
+	"state-dir": "dir",       // as commands on running gateways say
+	"dir":       "state-dir", // as commands on the trace say
+}
+
+// flagError turns an error of a flag into a usage error that names the help. For an unknown flag it names the one
+// that is probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	guess := ""
+	if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		guess = didYouMean(name, names, "--")
+		meant := meantFlags[name]
+		if flag, _, _ := strings.Cut(meant, " "); slices.Contains(names, flag) {
+			guess = "; did you mean --" + meant + "?"
+		}
+	}
+	if wrong, invalid := errors.AsType[*pflag.InvalidValueError](err); invalid && wrong.GetFlag().Value.Type() == "int" {
+		err = fmt.Errorf("--%s: %.80q is not a whole number", wrong.GetFlag().Name, wrong.GetValue())
+	}
+	return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 }
 
 // checkArgs turns wrong arguments of cmd and its subcommands into usage errors that name the help.
@@ -174,29 +180,10 @@ func checkArgs(cmd *cobra.Command) {
 	case !cmd.Runnable(): // cobra checks no arguments of a command that only has subcommands
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
-	if args := cmd.Args; args != nil {
-		cmd.Args = func(cmd *cobra.Command, got []string) error {
-			if err := args(cmd, got); err != nil {
-				guess := ""
-				switch {
-				case len(got) == 0:
-					err = missingArgument(cmd)
-				case cmd.HasParent() && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(got[0])) && args(cmd, got[:1]) != nil:
-					err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), got[0])
-				case !cmd.HasSubCommands() && cmd.Name() != "help": // they check only how many there are
-					n := len(got) - 1
-					for n > 0 && args(cmd, got[:n]) != nil {
-						n--
-					}
-					err = fmt.Errorf("%q is one argument too many: %s", got[n], cmd.UseLine())
-				}
-				if len(got) > 0 && cmd.HasSubCommands() {
-					guess = didYouMean(got[0], subcommands(cmd), "")
-					if _, err := os.Stat(got[0]); err == nil && !cmd.HasParent() {
-						guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", got[0])
-					}
-				}
-				return usageError{fmt.Errorf("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())}
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return argumentError(cmd, check, args, err)
 			}
 			return nil
 		}
@@ -204,6 +191,30 @@ func checkArgs(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkArgs(c)
 	}
+}
+
+// argumentError returns the usage error for arguments that check refused with err.
+func argumentError(cmd *cobra.Command, check cobra.PositionalArgs, args []string, err error) error {
+	guess := ""
+	switch {
+	case len(args) == 0:
+		err = missingArgument(cmd)
+	case cmd.HasParent() && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(args[0])) && check(cmd, args[:1]) != nil:
+		err = fmt.Errorf("%s takes no configuration as an argument: %[1]s --config %s", cmd.CommandPath(), args[0])
+	case !cmd.HasSubCommands() && cmd.Name() != "help": // they check only how many there are
+		n := len(args) - 1
+		for n > 0 && check(cmd, args[:n]) != nil {
+			n--
+		}
+		err = fmt.Errorf("%q is one argument too many: %s", args[n], cmd.UseLine())
+	}
+	if len(args) > 0 && cmd.HasSubCommands() {
+		guess = didYouMean(args[0], subcommands(cmd), "")
+		if _, err := os.Stat(args[0]); err == nil && !cmd.HasParent() {
+			guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", args[0])
+		}
+	}
+	return usageError{fmt.Errorf("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())}
 }
 
 // noneEmpty returns an error for a flag without a value, such as one from a shell variable that is not set:
