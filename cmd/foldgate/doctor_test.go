@@ -18,6 +18,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/filelock"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/test/freeport"
 )
 
 // patient is a machine with a home directory, a host that starts foldgate, and a configuration.
@@ -157,7 +158,7 @@ var ailments = []struct {
 		p.t.Cleanup(srv.Close)
 		p.connect(`{"type": "http", "url": "` + srv.URL + `"}`)
 	}, levelFault, "host", `where no foldgate answers: 404 Not Found; the path of its address is /mcp`, `foldgate connect claude-code`},
-	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:18787") }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:18787, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
+	{"host starts an address", func(p *patient) { p.configure("listen: 127.0.0.1:" + freeport.For(p.t)) }, levelFault, "host", `Claude Code starts a foldgate that listens on 127.0.0.1:\d+, and does not answer the host`, `foldgate connect claude-code --config .*gate.yaml lets it call the address.*take listen out of .*gate.yaml`},
 	{"host starts an address by a flag", func(p *patient) {
 		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--listen", "127.0.0.1:8787"]}`)
 	}, levelFault, "host", `listens on 127.0.0.1:8787`, `take --listen out of the entry`},
