@@ -761,95 +761,118 @@ func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 // recently is how far back recent reads records.
 const recently = 24 * time.Hour
 
-// recent sums up the errors in the trace, and returns the time of the newest record.
+// recent tells of the errors in the trace, and returns the time of the newest record.
 func (d *doctor) recent(ctx context.Context) (newest time.Time) {
-	lost := false
-	for _, dir := range instances(d.cfg.StatePath()) {
+	dirs := d.journals()
+	if len(dirs) == 0 {
+		return newest
+	}
+	const verify = "foldgate trace verify names the first bad line"
+	sums := recentSums{calls: map[string]int{}, failed: map[string]int{}, warnings: map[string]int{}}
+	for _, dir := range dirs {
+		lacks, err := sums.read(ctx, dir)
+		switch {
+		case err != nil:
+			d.add(levelFault, "errors", verify, "the trace can't be read: %v", err)
+		case lacks > 0:
+			d.add(levelFault, "errors", verify, "the trace in %s lacks the end: %s", dir, count(lacks, "record"))
+		}
+	}
+	calls, failed, last := 0, 0, ""
+	for server, n := range sums.calls {
+		calls, failed = calls+n, failed+sums.failed[server]
+	}
+	if sums.last != "" {
+		last = "; the last: " + sums.last
+	}
+	d.add(levelOK, "errors", "", "of %s in 24 hours %d failed, and foldgate refused %d%s", count(calls, "call"), failed, sums.refused, last)
+	for _, server := range slices.Sorted(maps.Keys(sums.failed)) {
+		if all, n := sums.calls[server], sums.failed[server]; server != "" && n > 2 && 2*n > all {
+			d.add(levelWarn, "errors", "foldgate trace --errors --since 24h --server "+server, "of %d calls of %s %d failed", all, server, n)
+		}
+	}
+	for _, code := range slices.Sorted(maps.Keys(sums.warnings)) {
+		d.add(levelWarn, "errors", "foldgate trace --kind system/warning --since 24h --format jsonl", "%s %s in the trace", count(sums.warnings[code], "warning"), code)
+	}
+	return sums.newest
+}
+
+// journals returns the trace directories of the instances that have one. It tells of those that are missing.
+func (d *doctor) journals() []string {
+	all, lost := instances(d.cfg.StatePath()), false
+	for _, dir := range all {
 		_, err := withJournal([]string{dir})
 		if none, ok := errors.AsType[noTraceError](err); ok && none.lost() {
 			lost = true
 			d.add(levelFault, "errors", "move it back if you can, and restart the gateway", "a gateway runs, and its trace in %s is missing: calls are refused or not recorded", dir)
 		}
 	}
-	dirs, err := withJournal(instances(d.cfg.StatePath()))
-	if len(dirs) == 0 {
-		info, wrong := os.Stat(d.cfg.StatePath())
-		_, none := errors.AsType[noTraceError](err)
+	dirs, err := withJournal(all)
+	if err == nil {
+		return dirs
+	}
+	_, none := errors.AsType[noTraceError](err)
+	switch info, wrong := os.Stat(d.cfg.StatePath()); {
+	case wrong != nil || !info.IsDir() || none && lost: // told
+	case none:
+		d.add(levelOK, "errors", "", "%v", err)
+	default:
+		d.add(levelFault, "errors", "run foldgate and this command as one user, such as with sudo -u", "%v", err)
+	}
+	return nil
+}
+
+// recentSums are the sums of the records of the last 24 hours.
+type recentSums struct {
+	newest        time.Time      // of all records
+	calls, failed map[string]int // by server
+	refused       int
+	last          string         // error
+	warnings      map[string]int // by code
+}
+
+// read adds the records of a journal, and returns how many it lacks at its end.
+func (s *recentSums) read(ctx context.Context, dir string) (lacks uint64, err error) {
+	// The last file is read whole: an older trace has no recent records, but a newest one.
+	since := time.Now().Add(-recently)
+	head, err := trace.Last(dir)
+	if files, _ := trace.Segments(dir); len(files) > 0 {
+		if first, err := trace.FirstRecord(filepath.Join(dir, files[len(files)-1])); err == nil && first.Time().Before(since) {
+			since = first.Time()
+		}
+	}
+	seq := uint64(0)
+	for r, wrong := range query.Recent(ctx, dir, query.Filter{Since: since, Journal: true}) {
+		if wrong != nil {
+			return 0, cmp.Or(err, wrong)
+		}
+		seq = r.Seq
+		s.add(r)
+	}
+	return head - min(seq, head), err
+}
+
+func (s *recentSums) add(r *trace.Record) {
+	if r.Time().After(s.newest) {
+		s.newest = r.Time()
+	}
+	a := r.AuditOrEmpty()
+	switch {
+	case time.Since(r.Time()) > recently:
+	case r.Kind == trace.KindWarning:
+		var w struct{ Code string }
+		_ = json.Unmarshal(r.Payload, &w)
+		s.warnings[cmp.Or(w.Code, "other")]++
+	case r.Kind == trace.KindResponse+"tools/call":
+		s.calls[a.Server]++
 		switch {
-		case wrong != nil || !info.IsDir(): // state tells
-		case none && lost: // told
-		case none:
-			d.add(levelOK, "errors", "", "%v", err)
-		default:
-			d.add(levelFault, "errors", "run foldgate and this command as one user, such as with sudo -u", "%v", err)
-		}
-		return newest
-	}
-	var calls, failed, refused int
-	last, servers, warnings := "", map[string][2]int{}, map[string]int{} // by server: calls, failed ones
-	const verify = "foldgate trace verify names the first bad line"
-	each := func(r *trace.Record) {
-		a := r.AuditOrEmpty()
-		switch {
-		case time.Since(r.Time()) > recently:
-		case r.Kind == trace.KindWarning:
-			var w struct{ Code string }
-			_ = json.Unmarshal(r.Payload, &w)
-			warnings[cmp.Or(w.Code, "other")]++
-		case r.Kind == trace.KindResponse+"tools/call":
-			calls++
-			n := servers[a.Server]
-			n[0]++
-			switch {
-			case r.Blocked():
-				refused++
-			case a.IsError:
-				failed++
-				n[1]++
-				last = cmp.Or(failure(r.Payload), last)
-			}
-			servers[a.Server] = n
+		case r.Blocked():
+			s.refused++
+		case a.IsError:
+			s.failed[a.Server]++
+			s.last = cmp.Or(failure(r.Payload), s.last)
 		}
 	}
-	for _, dir := range dirs {
-		// The last file is read whole: an older trace has no recent records, but a newest one.
-		since := time.Now().Add(-recently)
-		head, err := trace.Last(dir)
-		if files, _ := trace.Segments(dir); len(files) > 0 {
-			if first, err := trace.FirstRecord(filepath.Join(dir, files[len(files)-1])); err == nil && first.Time().Before(since) {
-				since = first.Time()
-			}
-		}
-		seq := uint64(0)
-		for r, wrong := range query.Recent(ctx, dir, query.Filter{Since: since, Journal: true}) {
-			if err = cmp.Or(err, wrong); wrong != nil {
-				break
-			}
-			if seq = r.Seq; r.Time().After(newest) {
-				newest = r.Time()
-			}
-			each(r)
-		}
-		switch {
-		case err != nil:
-			d.add(levelFault, "errors", verify, "the trace can't be read: %v", err)
-		case seq < head:
-			d.add(levelFault, "errors", verify, "the trace in %s lacks the end: %s", dir, count(int(head-seq), "record"))
-		}
-	}
-	if last != "" {
-		last = "; the last: " + last
-	}
-	d.add(levelOK, "errors", "", "of %s in 24 hours %d failed, and foldgate refused %d%s", count(calls, "call"), failed, refused, last)
-	for _, server := range slices.Sorted(maps.Keys(servers)) {
-		if n := servers[server]; server != "" && n[1] > 2 && 2*n[1] > n[0] {
-			d.add(levelWarn, "errors", "foldgate trace --errors --since 24h --server "+server, "of %d calls of %s %d failed", n[0], server, n[1])
-		}
-	}
-	for _, code := range slices.Sorted(maps.Keys(warnings)) {
-		d.add(levelWarn, "errors", "foldgate trace --kind system/warning --since 24h --format jsonl", "%s %s in the trace", count(warnings[code], "warning"), code)
-	}
-	return newest
 }
 
 // failure returns the first line of the text of a failed call.
