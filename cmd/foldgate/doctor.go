@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -245,10 +246,11 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	if project {
 		name += " --project"
 	}
-	again := "foldgate connect " + name
+	withConfig := ""
 	if d.cfg.File != "" {
-		again += " --config " + d.cfg.File
+		withConfig = " --config " + d.cfg.File
 	}
+	again := "foldgate connect " + name + withConfig
 	s := found.Server
 	named := flagOf(s.Command, "--config", "-c", "run")
 	absolute := filepath.IsAbs(named)
@@ -262,11 +264,7 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 		d.add(levelFault, "host", again, "%s can't use the entry in %s: %s", h.Title, file, found.Off)
 	case s.URL != "":
 		if err := answers(ctx, s.URL); err != nil {
-			start := "foldgate run"
-			if d.cfg.File != "" {
-				start += " --config " + d.cfg.File
-			}
-			d.add(levelFault, "host", start+" starts the gateway; "+again+" changes the address", "%s calls %s, where no foldgate answers: %v", h.Title, s.URL, err)
+			d.add(levelFault, "host", "foldgate run"+withConfig+" starts the gateway; "+again+" changes the address", "%s calls %s, where no foldgate answers: %v", h.Title, s.URL, err)
 			break
 		}
 		d.add(levelOK, "host", "", "%s calls %s", h.Title, s.URL)
@@ -370,11 +368,38 @@ func request(ctx context.Context, method, at string) (*http.Response, error) {
 // runtimes are programs that start servers, with the oldest version that servers work with, 0 for any.
 var runtimes = map[string]int{"node": 18, "npx": 0, "npm": 0, "uvx": 0, "uv": 0, "python": 3, "python3": 3, "docker": 0, "podman": 0, "deno": 0, "bun": 0, "bunx": 0, "pnpm": 0}
 
-var versionNumber = regexp.MustCompile(`(\d+)\.\d+[\w.+-]*`)
+var versionNumber = regexp.MustCompile(`\d+\.\d+[\w.+-]*`)
 
 // programs asks the programs that start upstreams for their versions.
 func (d *doctor) programs(ctx context.Context) {
-	used := map[string]string{} // the upstream that uses it
+	used := d.usedPrograms()
+	var ok []string
+	for _, program := range slices.Sorted(maps.Keys(used)) {
+		least, known := runtimes[filepath.Base(program)]
+		if !known {
+			continue
+		}
+		version, err := programVersion(ctx, program)
+		major, _, _ := strings.Cut(version, ".")
+		n, _ := strconv.Atoi(major)
+		switch {
+		case err != nil:
+			d.add(levelFault, "program", "install it again, or name another in upstreams."+used[program]+".command", "%s --version fails: %v", program, err)
+		case version != "" && n < least:
+			d.add(levelWarn, "program", fmt.Sprintf("install version %d or later", least), "%s is version %s; many servers need %d", program, version, least)
+		default:
+			ok = append(ok, strings.TrimSuffix(program+" "+version, " "))
+		}
+	}
+	if len(ok) > 0 {
+		d.add(levelOK, "programs", "", "%s", strings.Join(ok, ", "))
+	}
+}
+
+// usedPrograms returns the programs that start upstreams, each with an upstream that uses it. It warns of paths that
+// depend on the directory in which foldgate is started.
+func (d *doctor) usedPrograms() map[string]string {
+	used := map[string]string{}
 	for _, key := range d.cfg.UpstreamKeys() {
 		u := d.cfg.Upstreams[key]
 		if len(u.Command) == 0 {
@@ -392,36 +417,17 @@ func (d *doctor) programs(ctx context.Context) {
 			used["node"] = cmp.Or(used["node"], key)
 		}
 	}
-	var ok []string
-	for _, program := range slices.Sorted(maps.Keys(used)) {
-		least, known := runtimes[filepath.Base(program)]
-		if !known {
-			continue
-		}
-		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-		cmd := exec.CommandContext(limited, program, "--version")
-		cmd.WaitDelay = time.Second // a process that it started may hold the pipe
-		out, err := cmd.CombinedOutput()
-		cancel()
-		number := versionNumber.FindSubmatch(out)
-		major := 0
-		if number != nil {
-			_, _ = fmt.Sscan(string(number[1]), &major)
-		}
-		switch {
-		case err != nil:
-			d.add(levelFault, "program", "install it again, or name another in upstreams."+used[program]+".command", "%s --version fails: %v", program, err)
-		case number == nil:
-			ok = append(ok, program)
-		case major < least:
-			d.add(levelWarn, "program", fmt.Sprintf("install version %d or later", least), "%s is version %s; many servers need %d", program, number[0], least)
-		default:
-			ok = append(ok, program+" "+string(number[0]))
-		}
-	}
-	if len(ok) > 0 {
-		d.add(levelOK, "programs", "", "%s", strings.Join(ok, ", "))
-	}
+	return used
+}
+
+// programVersion returns the version that a program prints, "" if it prints none.
+func programVersion(ctx context.Context, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "--version")
+	cmd.WaitDelay = time.Second // a process that it started may hold the pipe
+	out, err := cmd.CombinedOutput()
+	return string(versionNumber.Find(out)), err
 }
 
 // manyTokens is a cost of definitions that is worth a warning: a tenth of a context of 200,000 tokens.
@@ -594,19 +600,51 @@ func (d *doctor) state(ctx context.Context) {
 		d.space(freeBytes(above), 0)
 		return
 	}
-	var size, traces int64
+	size, traces := sizes(dir)
+	d.databases(ctx, dir)
+	mine, mode := ownedByMe(info), info.Mode().Perm()
+	open := mode&0o077 != 0 && runtime.GOOS != "windows"
+	if open && mine {
+		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
+	}
+	switch {
+	case !mine:
+		d.add(levelFault, "state", "run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
+	case mode&0o700 != 0o700 && runtime.GOOS != "windows":
+		d.add(levelFault, "state", "chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
+	default:
+		if err := writable(dir); err != nil {
+			d.add(levelFault, "state", "make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, err)
+		} else if !open {
+			running := ""
+			if found, err := control.Find(ctx, dir); err == nil {
+				running = fmt.Sprintf("; gateways that run on it: %d", len(found))
+			}
+			d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
+		}
+	}
+	d.space(freeBytes(dir), traces)
+}
+
+// sizes returns the bytes of the files in a state directory, and of those among them that are the trace.
+func sizes(dir string) (all, traces int64) {
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return nil
 		}
 		if i, err := e.Info(); err == nil {
-			size += i.Size()
+			all += i.Size()
 			if filepath.Base(filepath.Dir(path)) == "trace" {
 				traces += i.Size()
 			}
 		}
 		return nil
 	})
+	return all, traces
+}
+
+// databases looks for damage in the databases of a state directory.
+func (d *doctor) databases(ctx context.Context, dir string) {
 	entries, _ := os.ReadDir(dir) // without one there is no database
 	for _, e := range entries {
 		file := filepath.Join(dir, e.Name())
@@ -617,30 +655,6 @@ func (d *doctor) state(ctx context.Context) {
 			d.add(levelFault, "state", "restore it from a backup, or move it and its -wal file away: what it holds is lost then", "%s is damaged, so foldgate does not start: %v", file, err)
 		}
 	}
-	running := ""
-	if found, err := control.Find(ctx, dir); err == nil {
-		running = fmt.Sprintf("; gateways that run on it: %d", len(found))
-	}
-	mode := info.Mode().Perm()
-	open := mode&0o077 != 0 && runtime.GOOS != "windows"
-	if open && ownedByMe(info) {
-		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
-	}
-	var unwritable error
-	if ownedByMe(info) {
-		unwritable = writable(dir)
-	}
-	switch {
-	case !ownedByMe(info):
-		d.add(levelFault, "state", "run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
-	case mode&0o700 != 0o700 && runtime.GOOS != "windows":
-		d.add(levelFault, "state", "chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
-	case unwritable != nil:
-		d.add(levelFault, "state", "make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, unwritable)
-	case !open:
-		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
-	}
-	d.space(freeBytes(dir), traces)
 }
 
 // stateDir returns what is known of a state directory, and the directory itself or, if there is none, the one in
