@@ -51,37 +51,12 @@ whole of it. See docs/console.md.`,
 				return err
 			}
 			defer done()
-			dirs, err := t.journals()
+			o, cfg, err := t.consoleOptions(log)
 			if err != nil {
 				return err
 			}
-			o := console.Options{Dirs: dirs, Log: log, User: userName()}
-			cfg := config.Default()
-			if len(t.dirs) == 0 {
-				if cfg, err = config.Find(a.config); err != nil {
-					return fmt.Errorf("%w\nTo read a trace all the same, name its directory with --dir", err)
-				}
-				o.State = cfg.StatePath()
-			} else if dir, err := filepath.Abs(dirs[0]); err == nil && len(dirs) == 1 && filepath.Base(dir) == "trace" {
-				o.State = filepath.Dir(dir)
-			}
-			if len(cfg.Budgets.Limits) > 0 {
-				o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, log) }
-			}
-			o.Shown = cfg.ShownName
-			counter, err := cfg.Budget.Counter()
-			if err != nil {
-				return err
-			}
-			o.Count = counter.Count
-			info, err := os.Stat(o.State)
-			o.Operates = err == nil && ownedByMe(info)
-			if o.Operates && len(t.dirs) == 0 { // else it is a copy, or would get files of another user
-				o.RecordRead = func(by, part, name string) error { return proxy.RecordRead(cfg, by, part, name) }
-			}
-			address, own := listen, cfg.Console.Listen != "" && !cmd.Flags().Changed("listen")
-			var secure *tls.Config
-			if own {
+			address, secure := listen, (*tls.Config)(nil)
+			if cfg.Console.Listen != "" && !cmd.Flags().Changed("listen") {
 				address, o.Hosts, o.Login = cfg.Console.Listen, cfg.Console.AllowedHosts, loginOf(cfg, log, o.Operates)
 				if cfg.Console.TLS.Cert != "" {
 					certificate, err := cfg.Certificate(cfg.Console.TLS)
@@ -99,7 +74,7 @@ whole of it. See docs/console.md.`,
 			}
 			err = serveConsole(cmd.Context(), c, address, secure, log, func(addr net.Addr) {
 				path, once := c.Link(), "The link works once. "
-				if own {
+				if o.Login != nil {
 					path, once = "/login", ""
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "foldgate console: open %s%s\n%sPress Ctrl-C to stop.\n", origin(secure != nil, addr.String()), path, once)
@@ -110,6 +85,37 @@ whole of it. See docs/console.md.`,
 	t.placeFlags(cmd)
 	cmd.Flags().StringVarP(&listen, "listen", "l", consoleListen, "serve on this loopback address and port, with a one-time link; port 0 is any")
 	return cmd
+}
+
+// consoleOptions returns the options of a console on the journals that the flags select, and the configuration, which
+// is the default one if the flags name directories.
+func (t *traceFlags) consoleOptions(log *slog.Logger) (o console.Options, cfg config.Config, err error) {
+	if o.Dirs, err = t.journals(); err != nil {
+		return o, cfg, err
+	}
+	cfg = config.Default()
+	if len(t.dirs) == 0 {
+		if cfg, err = config.Find(t.app.config); err != nil {
+			return o, cfg, fmt.Errorf(readAnyway, err)
+		}
+		o.State = cfg.StatePath()
+	} else if dir, err := filepath.Abs(o.Dirs[0]); err == nil && len(o.Dirs) == 1 && filepath.Base(dir) == "trace" {
+		o.State = filepath.Dir(dir)
+	}
+	counter, err := cfg.Budget.Counter()
+	if err != nil {
+		return o, cfg, err
+	}
+	o.Log, o.User, o.Shown, o.Count = log, userName(), cfg.ShownName, counter.Count
+	if len(cfg.Budgets.Limits) > 0 {
+		o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, log) }
+	}
+	info, err := os.Stat(o.State)
+	o.Operates = err == nil && ownedByMe(info)
+	if o.Operates && len(t.dirs) == 0 { // else it is a copy, or would get files of another user
+		o.RecordRead = func(by, part, name string) error { return proxy.RecordRead(cfg, by, part, name) }
+	}
+	return o, cfg, nil
 }
 
 // loginOf returns what says who has a token and may look. operates says whether this process can change

@@ -624,13 +624,16 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	}
 }
 
+// readAnyway is the error of a configuration that can't be read, for a command that can do without.
+const readAnyway = "%w\nTo read a trace all the same, name its directory with --dir"
+
 // journals returns the trace directories of the instances that have one.
 func (t *traceFlags) journals() (dirs []string, err error) {
 	number, noNumber := strconv.Atoi(t.instance)
 	if len(t.dirs) == 0 {
 		cfg, wrong := config.FindState(t.app.config)
 		if wrong != nil {
-			return nil, fmt.Errorf("%w\nTo read a trace all the same, name its directory with --dir", wrong)
+			return nil, fmt.Errorf(readAnyway, wrong)
 		}
 		if noNumber == nil {
 			if number < 1 {
