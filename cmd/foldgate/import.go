@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -64,35 +65,12 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	}
 	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret, Dir: f.dir, Usable: target.usable}
 	out := cmd.OutOrStdout()
-	var changes []*hosts.Change
-	var restart []string
-	for _, h := range all {
-		file, err := h.File(f.dir)
-		if err != nil {
-			return usageError{err}
-		}
-		servers, err := im.Import(h, file)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%s: %s\n", h.Title, file)
-		for _, in := range servers {
-			fmt.Fprintln(out, "  "+outcome(h, in))
-		}
-		c, err := h.Connect(file, s, servers)
-		if err != nil {
-			return err
-		}
-		if len(servers) == 0 && !c.Empty() {
-			fmt.Fprintf(out, "  %s has no servers: foldgate connect %s adds foldgate\n", h.Title, h.Name)
-			continue
-		}
-		if !c.Empty() {
-			changes, restart = append(changes, c), append(restart, h.Restart)
-		}
+	plan, err := f.planImport(out, im, all, s)
+	if err != nil {
+		return err
 	}
 	text, added := target.with(im)
-	if len(changes) == 0 && bytes.Equal(im.Config, target.text) {
+	if len(plan) == 0 && bytes.Equal(im.Config, target.text) {
 		fmt.Fprintln(out, "There is nothing to change.")
 		return nil
 	}
@@ -100,8 +78,8 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", target.file, err)
 	}
-	for _, c := range changes {
-		d, err := c.Diff(secret)
+	for _, p := range plan {
+		d, err := p.change.Diff(secret)
 		if err != nil {
 			return err
 		}
@@ -119,14 +97,43 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	if err := target.write(text, added, im.Values); err != nil {
 		return err
 	}
-	for i, c := range changes {
-		if err := c.Write(); err != nil {
+	for _, p := range plan {
+		if err := p.change.Write(); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%s is connected. %s\n", c.File, restart[i])
+		fmt.Fprintf(out, "%s is connected. %s\n", p.change.File, p.note)
 	}
 	fmt.Fprintf(out, "foldgate check --config %s connects every upstream and prints its tools.\n", target.file)
 	return nil
+}
+
+// planImport imports the servers of the hosts, says what becomes of each, and returns how the hosts change.
+func (f *hostFlags) planImport(out io.Writer, im *hosts.Importer, all []hosts.Host, s hosts.Server) (plan []planned, err error) {
+	for _, h := range all {
+		file, err := h.File(f.dir)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		servers, err := im.Import(h, file)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(out, "%s: %s\n", h.Title, file)
+		for _, in := range servers {
+			fmt.Fprintln(out, "  "+outcome(h, in))
+		}
+		c, err := h.Connect(file, s, servers)
+		switch {
+		case err != nil:
+			return nil, err
+		case c.Empty():
+		case len(servers) == 0:
+			fmt.Fprintf(out, "  %s has no servers: foldgate connect %s adds foldgate\n", h.Title, h.Name)
+		default:
+			plan = append(plan, planned{h, c, "connected", h.Restart})
+		}
+	}
+	return plan, nil
 }
 
 // outcome says in one line what becomes of a server.
@@ -255,18 +262,19 @@ func (t *importTarget) write(text []byte, added []string, values map[string]stri
 		return err
 	}
 	if _, err := config.Load(t.file); err != nil {
-		var back error
-		if t.text == nil {
-			back = os.Remove(t.file)
-		} else {
-			back = hosts.Replace(t.file, t.text)
-		}
-		if t.old != nil {
-			back = errors.Join(back, hosts.Replace(t.env, t.old))
-		} else if len(added) > 0 {
-			back = errors.Join(back, os.Remove(t.env))
+		back := restore(t.file, t.text)
+		if len(added) > 0 {
+			back = errors.Join(back, restore(t.env, t.old))
 		}
 		return errors.Join(fmt.Errorf("the hosts were not changed, and the configuration is as before: with the servers it would have an error\n%w", err), back)
 	}
 	return nil
+}
+
+// restore gives a file the text that it had, or removes it if that is nil.
+func restore(file string, text []byte) error {
+	if text == nil {
+		return os.Remove(file)
+	}
+	return hosts.Replace(file, text)
 }
