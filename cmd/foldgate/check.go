@@ -65,22 +65,20 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 			for _, f := range found {
 				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Text)
 			}
-			if n := report.Failed(); n > 0 {
-				hint := "; -v shows what their programs print"
-				if a.verbose {
-					hint = ""
-				}
-				printFailed(cmd.OutOrStdout(), cfg, report)
-				return fmt.Errorf("%d of %s can't be reached%s", n, count(len(report.Upstreams), "upstream"), hint)
+			printFailed(cmd.OutOrStdout(), cfg, report)
+			hint := "; -v shows what their programs print"
+			if a.verbose {
+				hint = ""
 			}
-			if report.Store != nil {
+			switch failed := report.Failed(); {
+			case failed > 0:
+				return fmt.Errorf("%d of %s can't be reached%s", failed, count(len(report.Upstreams), "upstream"), hint)
+			case report.Store != nil:
 				return fmt.Errorf("the store of the limits, store.url, can't be used: %w\n%s", report.Store, storeRemedy(cfg))
-			}
-			if n := len(report.Clashes); n > 0 {
-				return fmt.Errorf("%s offered by two upstreams", count(n, "name"))
-			}
-			if n := len(report.Unmatched); n > 0 {
-				return fmt.Errorf("%s of workflows with a tool that there is not", count(n, "rule"))
+			case len(report.Clashes) > 0:
+				return fmt.Errorf("%s offered by two upstreams", count(len(report.Clashes), "name"))
+			case len(report.Unmatched) > 0:
+				return fmt.Errorf("%s of workflows with a tool that there is not", count(len(report.Unmatched), "rule"))
 			}
 			return nil
 		},
