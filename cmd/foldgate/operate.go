@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -74,14 +75,9 @@ the state directory of the configuration and serve HTTP.`,
 			slices.SortStableFunc(open, func(a, b control.Branch) int { return a.Created.Compare(b.Created) })
 			rows := [][]string{{"ID", "PRINCIPAL", "AGE", "USED", "BUDGET", "CALLS", "PARENT", "DESCRIPTION"}}
 			for _, b := range open {
-				parents := strings.Split(b.Context, "/")
-				parent := "main"
-				if len(parents) > 1 {
-					parent = parents[len(parents)-2]
-				}
 				rows = append(rows, []string{
 					b.ID, b.Principal, time.Since(b.Created).Round(time.Second).String(), strconv.Itoa(b.Used), strconv.Itoa(b.Budget), strconv.Itoa(b.Calls),
-					parent, firstLine(b.Description),
+					cmp.Or(contextpath.Path(b.Context).Parent().Leaf(), "main"), firstLine(b.Description),
 				})
 			}
 			return printList(cmd.OutOrStdout(), asJSON, open, rows, "No branch is open.")
