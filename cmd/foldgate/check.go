@@ -94,7 +94,7 @@ func noPrincipal(cfg config.Config, flag, name string) error {
 	for _, issuer := range slices.Sorted(maps.Keys(cfg.Auth.Issuers)) {
 		names = append(names, issuer+":<claim>")
 	}
-	return usageError{fmt.Errorf("--%s: there is no principal %.80q; there are %s", flag, name, strings.Join(names, ", "))}
+	return usagef("--%s: there is no principal %.80q; there are %s", flag, name, strings.Join(names, ", "))
 }
 
 // printReport prints one table per upstream, then the sum.

@@ -157,7 +157,7 @@ func (f *hostFlags) hosts(cmd *cobra.Command, names []string) (all []hosts.Host,
 			if hint == "" && cmd.Name() == "connect" {
 				hint = "; for another host, foldgate connect NAME --print prints foldgate's entry"
 			}
-			return nil, usageError{fmt.Errorf("%w%s", err, hint)}
+			return nil, usagef("%w%s", err, hint)
 		}
 		if err != nil {
 			h = hosts.Other(name)
@@ -178,15 +178,15 @@ var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // server returns what a host is to start or to call.
 func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if f.token != "" && !variable.MatchString(f.token) {
-		return hosts.Server{}, usageError{errors.New("--token-variable is not the name of an environment variable, such as FOLDGATE_TOKEN; the token itself does not belong in the host's file")}
+		return hosts.Server{}, usagef("--token-variable is not the name of an environment variable, such as FOLDGATE_TOKEN; the token itself does not belong in the host's file")
 	}
 	if f.url != "" {
 		u, err := url.Parse(f.url)
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-			return hosts.Server{}, usageError{fmt.Errorf("--url: %.200q is not an http or https address, such as http://127.0.0.1:8787/mcp", f.url)}
+			return hosts.Server{}, usagef("--url: %.200q is not an http or https address, such as http://127.0.0.1:8787/mcp", f.url)
 		case u.Path == "":
-			return hosts.Server{}, usageError{fmt.Errorf("--url: %.200q has no path: a gateway answers at /mcp, such as %s://%s/mcp", f.url, u.Scheme, u.Host)}
+			return hosts.Server{}, usagef("--url: %.200q has no path: a gateway answers at /mcp, such as %s://%s/mcp", f.url, u.Scheme, u.Host)
 		}
 		return hosts.Server{URL: f.url, TokenVariable: f.token}, nil
 	}
@@ -210,7 +210,7 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 		return s, nil
 	}
 	if f.token != "" {
-		return hosts.Server{}, usageError{errors.New("--token-variable is for an address: give --url, too")}
+		return hosts.Server{}, usagef("--token-variable is for an address: give --url, too")
 	}
 	s, err := starts(file)
 	s.Few = few
@@ -231,7 +231,7 @@ func (f *hostFlags) configuration() (string, error) {
 	}
 	if file == "" {
 		file, _ = config.UserFile()
-		return "", usageError{fmt.Errorf("there is no configuration for the host to start foldgate with: neither ./foldgate.yaml nor %s. Name one with --config, or make one: foldgate init", file)}
+		return "", usagef("there is no configuration for the host to start foldgate with: neither ./foldgate.yaml nor %s. Name one with --config, or make one: foldgate init", file)
 	}
 	return filepath.Abs(file)
 }
@@ -243,7 +243,7 @@ func self() (string, error) {
 		return "", err
 	}
 	if strings.Contains(exe, string(filepath.Separator)+"go-build") && !strings.HasSuffix(exe, ".test") {
-		return "", usageError{errors.New("'go run' removes the program when it ends, and a host could not start it: build it first, with 'go install ./cmd/foldgate'")}
+		return "", usagef("'go run' removes the program when it ends, and a host could not start it: build it first, with 'go install ./cmd/foldgate'")
 	}
 	if found, err := exec.LookPath("foldgate"); err == nil && sameFile(found, exe) {
 		return filepath.Abs(found)

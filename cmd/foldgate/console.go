@@ -66,7 +66,7 @@ whole of it. See docs/console.md.`,
 					secure = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 				}
 			} else if host, _, err := net.SplitHostPort(address); err != nil || !publicip.Loopback(host) {
-				return usageError{fmt.Errorf("--listen: %q is not a loopback address with a port, such as %s; for other addresses set console.listen in the configuration", address, consoleListen)}
+				return usagef("--listen: %q is not a loopback address with a port, such as %s; for other addresses set console.listen in the configuration", address, consoleListen)
 			}
 			c, err := console.New(cmd.Context(), o)
 			if err != nil {

@@ -108,7 +108,7 @@ func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, er
 		return nil, err
 	}
 	if cfg.Upstreams[name] == nil {
-		return nil, usageError{fmt.Errorf("there is no upstream %.80q; there are %s%s", name, cmp.Or(strings.Join(cfg.UpstreamKeys(), ", "), "none"), didYouMean(name, cfg.UpstreamKeys(), ""))}
+		return nil, usagef("there is no upstream %.80q; there are %s%s", name, cmp.Or(strings.Join(cfg.UpstreamKeys(), ", "), "none"), didYouMean(name, cfg.UpstreamKeys(), ""))
 	}
 	can := slices.DeleteFunc(cfg.UpstreamKeys(), func(key string) bool { return !cfg.Upstreams[key].Auth.ByPerson() })
 	if !slices.Contains(can, name) {
@@ -116,16 +116,16 @@ func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, er
 		if len(can) > 0 {
 			others = fmt.Sprintf(" (%s can be logged in at)", strings.Join(can, ", "))
 		}
-		return nil, usageError{fmt.Errorf("nobody can log in at %q%s: give it auth.enterprise or auth: {authorization_code: {}} under upstreams", name, others)}
+		return nil, usagef("nobody can log in at %q%s: give it auth.enterprise or auth: {authorization_code: {}} under upstreams", name, others)
 	}
 	u := cfg.Upstreams[name]
 	switch per := u.Auth.PerPrincipal(); {
 	case per && principal == "":
-		return nil, usageError{fmt.Errorf("each principal has a login of its own at %s: name it with --principal", name)}
+		return nil, usagef("each principal has a login of its own at %s: name it with --principal", name)
 	case per && !cfg.Knows(principal) && principal != "local": // a host on stdio
 		return nil, noPrincipal(cfg, "principal", principal)
 	case !per && principal != "":
-		return nil, usageError{fmt.Errorf("all principals share the login at %s: leave --principal out, or set per: principal", name)}
+		return nil, usagef("all principals share the login at %s: leave --principal out, or set per: principal", name)
 	}
 	ls := auth.New(cfg, slog.New(slog.DiscardHandler))
 	var told atomic.Int32

@@ -46,6 +46,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
 // errSilent is a failure that is already reported.
 var errSilent = errors.New("")
 
@@ -169,7 +171,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if wrong, invalid := errors.AsType[*pflag.InvalidValueError](err); invalid && wrong.GetFlag().Value.Type() == "int" {
 		err = fmt.Errorf("--%s: %.80q is not a whole number", wrong.GetFlag().Name, wrong.GetValue())
 	}
-	return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
+	return usagef("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())
 }
 
 // checkArgs turns wrong arguments of cmd and its subcommands into usage errors that name the help.
@@ -214,7 +216,7 @@ func argumentError(cmd *cobra.Command, check cobra.PositionalArgs, args []string
 			guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", args[0])
 		}
 	}
-	return usageError{fmt.Errorf("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())}
+	return usagef("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())
 }
 
 // noneEmpty returns an error for a flag without a value, such as one from a shell variable that is not set:
@@ -272,7 +274,7 @@ func count[N int | int64 | uint64](n N, thing string) string {
 // checkWait refuses a time to wait that is not positive.
 func checkWait(wait time.Duration) error {
 	if wait <= 0 {
-		return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}
+		return usagef("--wait: %s is no time to wait; use one such as 30s", wait)
 	}
 	return nil
 }
@@ -291,7 +293,7 @@ func (a *app) named(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if cmd.Flags().Changed("config") {
-		return usageError{fmt.Errorf("the configuration is named twice: %s, and by --config; leave one out", args[0])}
+		return usagef("the configuration is named twice: %s, and by --config; leave one out", args[0])
 	}
 	a.config = args[0]
 	return nil
@@ -307,7 +309,7 @@ func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 	if a.logFile != "" {
 		f, err := os.OpenFile(a.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
-			return nil, nil, usageError{fmt.Errorf("--log-file: %w; make the directory, or name another file", err)}
+			return nil, nil, usagef("--log-file: %w; make the directory, or name another file", err)
 		}
 		w, done = f, func() { _ = f.Close() }
 	}

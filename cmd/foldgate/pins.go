@@ -24,7 +24,7 @@ func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin
 		return nil, "", nil, err
 	}
 	if _, err := os.Stat(dir); a.stateDir != "" && errors.Is(err, os.ErrNotExist) {
-		return nil, "", nil, usageError{fmt.Errorf("--state-dir: %s does not exist", dir)}
+		return nil, "", nil, usagef("--state-dir: %s does not exist", dir)
 	}
 	s = pins.Open(dir, nil)
 	all, err := s.List()
@@ -46,9 +46,9 @@ func (a *app) pinned(args []string) (s *pins.Store, dir string, found []pins.Pin
 	case len(found) > 0:
 		return s, dir, found, nil
 	case len(names) > 0:
-		return nil, "", nil, usageError{fmt.Errorf("no definition of %s is called %q%s\nfoldgate pins lists the ones that there are", args[0], args[1], didYouMean(args[1], names, ""))}
+		return nil, "", nil, usagef("no definition of %s is called %q%s\nfoldgate pins lists the ones that there are", args[0], args[1], didYouMean(args[1], names, ""))
 	}
-	return nil, "", nil, usageError{fmt.Errorf("no definition of a server %q is pinned in %s%s\nA gateway pins definitions when it first asks a server for them", args[0], dir, didYouMean(args[0], servers, ""))}
+	return nil, "", nil, usagef("no definition of a server %q is pinned in %s%s\nA gateway pins definitions when it first asks a server for them", args[0], dir, didYouMean(args[0], servers, ""))
 }
 
 // isNamed reports whether an argument names p. "instructions" is the text of the server; a tool or a prompt

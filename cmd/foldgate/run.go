@@ -82,7 +82,7 @@ changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
 func checkListen(cfg config.Config) error {
 	for _, f := range cfg.Validate() {
 		if f.Key == "listen" {
-			return usageError{fmt.Errorf("--listen: %s", f.Msg)}
+			return usagef("--listen: %s", f.Msg)
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 
@@ -25,7 +24,7 @@ func (a *app) readText(cmd *cobra.Command, read func(cmd *cobra.Command, cfg con
 		if len(args) > 0 && args[0] != "-" {
 			f, err := os.Open(args[0])
 			if err != nil {
-				return usageError{fmt.Errorf("%w: name a file, or give the text on standard input", err)}
+				return usagef("%w: name a file, or give the text on standard input", err)
 			}
 			defer f.Close()
 			in = f

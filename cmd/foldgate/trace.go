@@ -75,15 +75,15 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	if t.follow && !render.Streams(t.format) {
-		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
+		return usagef("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)
 	}
 	switch {
 	case t.follow && cmd.Flags().Changed("until"):
-		return usageError{errors.New("--until can't be combined with --follow: what comes later is not before it")}
+		return usagef("--until can't be combined with --follow: what comes later is not before it")
 	case t.newest && t.follow:
-		return usageError{errors.New("--newest can't be combined with --follow")}
+		return usagef("--newest can't be combined with --follow")
 	case t.newest && !render.Streams(t.format):
-		return usageError{fmt.Errorf("--format %s has an order of its own and can't be combined with --newest; use table, jsonl or mew", t.format)}
+		return usagef("--format %s has an order of its own and can't be combined with --newest; use table, jsonl or mew", t.format)
 	}
 	done := t.app.working(cmd, cmd.CommandPath())
 	defer done()
@@ -268,17 +268,17 @@ standard input.`,
 			for _, text := range anchors {
 				a, err := trace.ParseAnchor(text)
 				if err != nil {
-					return usageError{fmt.Errorf("--anchor: %w", err)}
+					return usagef("--anchor: %w", err)
 				}
 				held = append(held, a)
 			}
 			for _, name := range []string{"secrets", "dir", "instance"} {
 				if len(exports) > 0 && cmd.Flags().Changed(name) {
-					return usageError{fmt.Errorf("--%s is about a journal and can't be combined with --export", name)}
+					return usagef("--%s is about a journal and can't be combined with --export", name)
 				}
 			}
 			if selection && len(exports) == 0 {
-				return usageError{errors.New("--selection goes with --export")}
+				return usagef("--selection goes with --export")
 			}
 			var faults int
 			var err error
@@ -318,7 +318,7 @@ be stopped first. Without --yes the command only says what it would erase.`,
 			}
 			chosen := t.filter
 			if chosen.Journal, chosen.NoIndex = false, false; reflect.DeepEqual(chosen, query.Filter{}) {
-				return usageError{errors.New("erase: name the records by a filter, such as --principal alice --until 30d")}
+				return usagef("erase: name the records by a filter, such as --principal alice --until 30d")
 			}
 			done := t.app.working(cmd, cmd.CommandPath())
 			erasures := []*erasure{}
@@ -637,7 +637,7 @@ func (t *traceFlags) journals() (dirs []string, err error) {
 		}
 		if noNumber == nil {
 			if number < 1 {
-				return nil, usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", number)}
+				return nil, usagef("--instance: %d is no instance; the first is 1", number)
 			}
 			return withJournal([]string{filepath.Join(config.InstanceDir(cfg.StatePath(), number), "trace")})
 		}
@@ -652,12 +652,12 @@ func (t *traceFlags) journals() (dirs []string, err error) {
 		if slices.Contains(strings.Split(filepath.ToSlash(dirs[0]), "/"), t.instance) {
 			return dirs, nil
 		}
-		return nil, usageError{fmt.Errorf("--instance: %.80q is no instance; there is only %s", t.instance, dirs[0])}
+		return nil, usagef("--instance: %.80q is no instance; there is only %s", t.instance, dirs[0])
 	}
 	names := query.Names(dirs)
 	i := slices.Index(names, t.instance)
 	if i < 0 {
-		return nil, usageError{fmt.Errorf("--instance: %.80q is no instance; there are %s", t.instance, strings.Join(names, ", "))}
+		return nil, usagef("--instance: %.80q is no instance; there are %s", t.instance, strings.Join(names, ", "))
 	}
 	return dirs[i : i+1], nil
 }
@@ -674,7 +674,7 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 				return err == nil && !fi.IsDir() // such as a log beside the directories
 			})
 			if err != nil || len(found) == 0 {
-				return nil, usageError{fmt.Errorf("--dir: no directory matches %q", pattern)}
+				return nil, usagef("--dir: no directory matches %q", pattern)
 			}
 		}
 		var places []string
@@ -683,7 +683,7 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 				return nil, err
 			}
 			if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-				return nil, usageError{fmt.Errorf("--dir: %s does not exist", dir)}
+				return nil, usagef("--dir: %s does not exist", dir)
 			}
 			if entries, _ := os.ReadDir(dir); !slices.ContainsFunc(entries, ofJournal) {
 				if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
