@@ -11,70 +11,67 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// readText completes a command that reads a file, or standard input for "-" or no argument. read returns
-// what prints its result.
-func (a *app) readText(cmd *cobra.Command, read func(cmd *cobra.Command, cfg config.Config, in io.Reader) (print func() error, err error)) *cobra.Command {
-	cmd.Args = cobra.MaximumNArgs(1)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := config.Find(a.config)
-		if err != nil {
-			return err
+// openText opens the file that args name, or standard input for "-" or no argument. It shows how long the command
+// works until done is called, which may be called again.
+func (a *app) openText(cmd *cobra.Command, args []string) (in io.Reader, done func(), err error) {
+	in = cmd.InOrStdin()
+	var file *os.File // nil can be closed, too
+	if len(args) > 0 && args[0] != "-" {
+		if file, err = os.Open(args[0]); err != nil {
+			return nil, nil, usagef("%w: name a file, or give the text on standard input", err)
 		}
-		in := cmd.InOrStdin()
-		if len(args) > 0 && args[0] != "-" {
-			f, err := os.Open(args[0])
-			if err != nil {
-				return usagef("%w: name a file, or give the text on standard input", err)
-			}
-			defer f.Close()
-			in = f
-		}
-		done := func() {}
-		if !isTerminal(in) { // else somebody is typing
-			done = a.working(cmd, cmd.CommandPath())
-		}
-		print, err := read(cmd, cfg, interruptible{cmd.Context(), in})
-		if done(); err != nil {
-			return err
-		}
-		return print()
+		in = file
 	}
-	return cmd
+	stop := func() {}
+	if !isTerminal(in) { // else somebody is typing
+		stop = a.working(cmd, cmd.CommandPath())
+	}
+	return interruptible{cmd.Context(), in}, func() { stop(); _ = file.Close() }, nil
 }
 
 func newCount(a *app) *cobra.Command {
-	return a.readText(&cobra.Command{
+	return &cobra.Command{
 		Use:   "count [FILE]",
 		Short: "Count the tokens of a file or of standard input",
 		Long: `Count the tokens of one text with the counter of the configuration
 (budget.encoding), exactly as the gateway counts them against a branch's budget.
 Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
-	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) (func() error, error) {
-		counter, err := cfg.Budget.Counter()
-		if err != nil {
-			return nil, usageError{err}
-		}
-		s := counter.Stream()
-		n, err := io.Copy(s, in)
-		if err != nil {
-			return nil, err
-		}
-		if err := s.Close(); err != nil {
-			return nil, err
-		}
-		return func() error {
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := config.Find(a.config)
+			if err != nil {
+				return err
+			}
+			in, done, err := a.openText(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer done()
+			counter, err := cfg.Budget.Counter()
+			if err != nil {
+				return usageError{err}
+			}
+			s := counter.Stream()
+			n, err := io.Copy(s, in)
+			if err != nil {
+				return err
+			}
+			if err := s.Close(); err != nil {
+				return err
+			}
+			done()
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
 				Tokens   int    `json:"tokens"`
 				Bytes    int64  `json:"bytes"`
 				Encoding string `json:"encoding"`
 			}{s.Tokens(), n, counter.Name()})
-		}, nil
-	})
+		},
+	}
 }
 
 func newScrub(a *app) *cobra.Command {
-	return a.readText(&cobra.Command{
+	return &cobra.Command{
 		Use:   "scrub [FILE]",
 		Short: "Take the secrets out of a file or of standard input",
 		Long: `Write a text with its secrets replaced by [REDACTED:<rule>] to standard output,
@@ -82,28 +79,38 @@ and one JSON object per finding to standard error: rule and line, never the
 secret. The rules are those of the gateway, with those of scrub.rules. If the
 text can't be examined to its end, nothing is written and the exit code is 1.`,
 		Example: "  foldgate scrub .env\n  kubectl get secrets -o yaml | foldgate scrub",
-	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) (func() error, error) {
-		s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
-		if err != nil {
-			return nil, usageError{err}
-		}
-		text, err := io.ReadAll(in)
-		if err != nil {
-			return nil, err
-		}
-		clean, found, err := s.Text(cmd.Context(), string(text))
-		if err != nil {
-			return nil, err
-		}
-		return func() error {
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := config.Find(a.config)
+			if err != nil {
+				return err
+			}
+			in, done, err := a.openText(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer done()
+			s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
+			if err != nil {
+				return usageError{err}
+			}
+			text, err := io.ReadAll(in)
+			if err != nil {
+				return err
+			}
+			clean, found, err := s.Text(cmd.Context(), string(text))
+			if err != nil {
+				return err
+			}
+			done()
 			report := json.NewEncoder(cmd.ErrOrStderr())
 			for _, f := range found {
 				if err := report.Encode(f); err != nil {
 					return err
 				}
 			}
-			_, err := io.WriteString(a.raw, clean)
+			_, err = io.WriteString(a.raw, clean)
 			return err
-		}, nil
-	})
+		},
+	}
 }
