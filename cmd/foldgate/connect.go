@@ -212,14 +212,14 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if f.token != "" {
 		return hosts.Server{}, usagef("--token-variable is for an address: give --url, too")
 	}
-	s, err := starts(file)
+	s, err := stdioServer(file)
 	s.Few = few
 	return s, err
 }
 
-// starts returns the server that runs foldgate with a configuration file.
-func starts(file string) (hosts.Server, error) {
-	program, err := self()
+// stdioServer returns the server that runs foldgate with a configuration file.
+func stdioServer(file string) (hosts.Server, error) {
+	program, err := programPath()
 	return hosts.Server{Command: []string{program, "run", "--config", file}}, err
 }
 
@@ -236,8 +236,8 @@ func (f *hostFlags) configuration() (string, error) {
 	return filepath.Abs(file)
 }
 
-// self returns the path of the running program, as PATH finds it if it does: that path outlives an update.
-func self() (string, error) {
+// programPath returns the path of the running program, as PATH finds it if it does: that path outlives an update.
+func programPath() (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return "", err

@@ -57,7 +57,7 @@ whole of it. See docs/console.md.`,
 			}
 			address, secure := listen, (*tls.Config)(nil)
 			if cfg.Console.Listen != "" && !cmd.Flags().Changed("listen") {
-				address, o.Hosts, o.Login = cfg.Console.Listen, cfg.Console.AllowedHosts, loginOf(cfg, log, o.Operates)
+				address, o.Hosts, o.Login = cfg.Console.Listen, cfg.Console.AllowedHosts, tokenLogin(cfg, log, o.Operates)
 				if cfg.Console.TLS.Cert != "" {
 					certificate, err := cfg.Certificate(cfg.Console.TLS)
 					if err != nil {
@@ -118,9 +118,9 @@ func (t *traceFlags) consoleOptions(log *slog.Logger) (o console.Options, cfg co
 	return o, cfg, nil
 }
 
-// loginOf returns what says who has a token and may look. operates says whether this process can change
-// anything at all.
-func loginOf(cfg config.Config, log *slog.Logger, operates bool) func(context.Context, string) (console.Account, error) {
+// tokenLogin returns the login of the console, which finds the account of a token. operates says whether this process
+// can change anything.
+func tokenLogin(cfg config.Config, log *slog.Logger, operates bool) func(context.Context, string) (console.Account, error) {
 	who := proxy.NewAuthenticator(cfg, log, nil)
 	return func(ctx context.Context, token string) (console.Account, error) {
 		caller, failure := who.Authenticate(ctx, http.Header{"Authorization": {"Bearer " + strings.TrimSpace(token)}}, "/mcp")

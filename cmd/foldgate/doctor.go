@@ -59,9 +59,9 @@ type doctor struct {
 	Faults   int       `json:"faults"`
 	Warnings int       `json:"warnings"`
 
-	cfg  config.Config
-	logs []string // files that gateways log to
-	held error    // why nothing can be taken from the store of the limits, as check tries it
+	cfg        config.Config
+	logs       []string // files that gateways log to
+	storeFault error    // why check can't take anything from the store of the limits
 }
 
 func newDoctor(a *app) *cobra.Command {
@@ -252,9 +252,9 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	}
 	again := "foldgate connect " + name + withConfig
 	s := found.Server
-	named := flagOf(s.Command, "--config", "-c", "run")
+	named := flagValue(s.Command, "--config", "-c", "run")
 	absolute := filepath.IsAbs(named)
-	if file := flagOf(s.Command, "--log-file"); filepath.IsAbs(file) && !slices.Contains(d.logs, file) {
+	if file := flagValue(s.Command, "--log-file"); filepath.IsAbs(file) && !slices.Contains(d.logs, file) {
 		d.logs = append(d.logs, file)
 	}
 	_, missing := os.Stat(named)
@@ -276,7 +276,7 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 		d.add(levelFault, "host", again, "%s starts foldgate with %s, which does not exist", h.Title, named)
 	case listens(s.Command, named) != "":
 		remedy := again + " lets it call the address of a gateway that you run; or take --listen out of the entry"
-		if flagOf(s.Command, "--listen", "-l") == "" {
+		if flagValue(s.Command, "--listen", "-l") == "" {
 			remedy = "foldgate connect " + name + " --config " + named + " lets it call the address of a gateway that you run; or take listen out of " + named
 		}
 		d.add(levelFault, "host", remedy, "%s starts a foldgate that listens on %s, and does not answer the host that starts it", h.Title, listens(s.Command, named))
@@ -299,12 +299,12 @@ func listens(command []string, file string) string {
 	if file != "" {
 		cfg, _ = config.Load(file)
 	}
-	return cmp.Or(flagOf(command, "--listen", "-l"), cfg.Listen)
+	return cmp.Or(flagValue(command, "--listen", "-l"), cfg.Listen)
 }
 
-// flagOf returns the value of a flag in a command line of foldgate, the last one, "" for none. names
+// flagValue returns the value of a flag in a command line of foldgate, the last one, "" for none. names
 // are its spellings, or a word that a value follows.
-func flagOf(command []string, names ...string) (value string) {
+func flagValue(command []string, names ...string) (value string) {
 	for i, arg := range command {
 		joined, is := strings.CutPrefix(arg, names[0]+"=")
 		switch {
@@ -440,7 +440,7 @@ func (d *doctor) upstreams(ctx context.Context) {
 		d.add(levelFault, "upstreams", "foldgate check", "%v", err)
 		return
 	}
-	d.held = r.Store
+	d.storeFault = r.Store
 	var ok []string
 	dearest, most, tools := "", 0, len(r.Own)
 	for _, u := range r.Upstreams {
@@ -497,8 +497,8 @@ func (d *doctor) store(ctx context.Context) {
 		where = "in Redis"
 	} else if info, err := os.Stat(file); err == nil && ownedByMe(info) {
 		var f *os.File
-		if f, d.held = os.OpenFile(file, os.O_RDWR, 0); d.held == nil {
-			d.held = f.Close()
+		if f, d.storeFault = os.OpenFile(file, os.O_RDWR, 0); d.storeFault == nil {
+			d.storeFault = f.Close()
 		}
 	} else { // to open it would make it
 		d.add(levelOK, "budget store", "", "%s, %s, not opened", count(len(d.cfg.Budgets.Limits), "limit"), where)
@@ -507,7 +507,7 @@ func (d *doctor) store(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	used, err := proxy.StoredBudgets(ctx, d.cfg, slog.New(slog.DiscardHandler))
-	if err = cmp.Or(err, d.held); err != nil {
+	if err = cmp.Or(err, d.storeFault); err != nil {
 		d.add(levelFault, "budget store", storeRemedy(d.cfg), "%s: %v", where, err)
 		return
 	}

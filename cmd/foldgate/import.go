@@ -176,7 +176,7 @@ func (f *hostFlags) target(cmd *cobra.Command) (t importTarget, s hosts.Server, 
 	t.text, err = os.ReadFile(t.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		s, err = starts(t.file)
+		s, err = stdioServer(t.file)
 	case err == nil:
 		var cfg config.Config
 		if cfg, err = config.Load(t.file); err != nil {

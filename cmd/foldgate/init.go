@@ -30,7 +30,7 @@ import instead.`,
 		Example: "  foldgate init\n  foldgate init ~/.config/foldgate/foldgate.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.named(cmd, args); err != nil {
+			if err := a.takeConfig(cmd, args); err != nil {
 				return err
 			}
 			file := cmp.Or(a.config, "foldgate.yaml")

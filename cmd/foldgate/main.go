@@ -133,7 +133,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate doctor",
 		SilenceUsage: true, SilenceErrors: true,
 		Args:              cobra.NoArgs,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return noneEmpty(cmd) },
+		PersistentPreRunE: refuseEmptyFlags,
 	}
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
@@ -178,7 +178,7 @@ func flagError(cmd *cobra.Command, err error) error {
 func checkArgs(cmd *cobra.Command) {
 	switch {
 	case cmd.Name() == "help" && cmd.HasParent():
-		cmd.Args = topic
+		cmd.Args = checkHelpTopic
 	case !cmd.Runnable(): // cobra checks no arguments of a command that only has subcommands
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
@@ -219,9 +219,9 @@ func argumentError(cmd *cobra.Command, check cobra.PositionalArgs, args []string
 	return usagef("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())
 }
 
-// noneEmpty returns an error for a flag without a value, such as one from a shell variable that is not set:
+// refuseEmptyFlags returns an error for a flag without a value, such as one from a shell variable that is not set:
 // an empty filter would select everything, and an empty --config another configuration.
-func noneEmpty(cmd *cobra.Command) (err error) {
+func refuseEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		empty := f.Value.String() == ""
 		if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -247,8 +247,8 @@ func missingArgument(cmd *cobra.Command) error {
 	return fmt.Errorf("name the %s: %s", name, values)
 }
 
-// topic checks the arguments of help: they name a command.
-func topic(cmd *cobra.Command, args []string) error {
+// checkHelpTopic checks the arguments of help, which name a command.
+func checkHelpTopic(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("unknown command %q for %q%s", rest[0], found.CommandPath(), didYouMean(rest[0], subcommands(found), ""))
@@ -287,8 +287,8 @@ func didYouMean(word string, names []string, before string) string {
 	return ""
 }
 
-// named makes an argument of a command the configuration file, if there is one.
-func (a *app) named(cmd *cobra.Command, args []string) error {
+// takeConfig makes the argument of a command, if there is one, the configuration file.
+func (a *app) takeConfig(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/control"
 )
 
-// onGateways returns what runs a command on the running gateways of the configuration.
+// onGateways returns the RunE of a command that works on the running gateways of the configuration.
 func (a *app) onGateways(run func(cmd *cobra.Command, args []string, found []*control.Client) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		dir, err := a.state("reach a gateway")

@@ -49,7 +49,7 @@ changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
   claude mcp add foldgate -- foldgate run --config /path/to/foldgate.yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.named(cmd, args); err != nil { // some hosts take --config for their own
+			if err := a.takeConfig(cmd, args); err != nil { // some hosts take --config for their own
 				return err
 			}
 			file, err := config.Locate(a.config)

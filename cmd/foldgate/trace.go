@@ -428,9 +428,9 @@ func (e *erasure) report(w io.Writer, done bool) {
 	}
 }
 
-// assign gives each anchor to the journal that has it: a hash is in one only. missing has a sentence for each
+// assignAnchors gives each anchor to the journal that has it: a hash is in one only. missing has a sentence for each
 // that is in none. A single journal gets all, so that its report says what it has instead.
-func assign(ctx context.Context, dirs []string, anchors []trace.Anchor) (held [][]trace.Anchor, missing []string, err error) {
+func assignAnchors(ctx context.Context, dirs []string, anchors []trace.Anchor) (held [][]trace.Anchor, missing []string, err error) {
 	held = make([][]trace.Anchor, len(dirs))
 	if len(dirs) == 1 {
 		held[0] = anchors
@@ -460,7 +460,7 @@ func (t *traceFlags) verifyJournals(cmd *cobra.Command, anchors []trace.Anchor, 
 	if err != nil {
 		return 0, err
 	}
-	held, missing, err := assign(cmd.Context(), dirs, anchors)
+	held, missing, err := assignAnchors(cmd.Context(), dirs, anchors)
 	if err != nil {
 		return 0, err
 	}
@@ -685,7 +685,7 @@ func (t *traceFlags) expand() (dirs []string, err error) {
 			if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 				return nil, usagef("--dir: %s does not exist", dir)
 			}
-			if entries, _ := os.ReadDir(dir); !slices.ContainsFunc(entries, ofJournal) {
+			if entries, _ := os.ReadDir(dir); !slices.ContainsFunc(entries, isJournalFile) {
 				if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
 					places = append(places, instances(dir)...)
 					continue
@@ -729,7 +729,7 @@ func withJournal(places []string) (dirs []string, err error) {
 	var missing error
 	for _, dir := range places {
 		switch entries, err := os.ReadDir(dir); {
-		case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, ofJournal):
+		case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, isJournalFile):
 			missing = noTraceError(dir)
 		case errors.Is(err, os.ErrPermission):
 			return nil, fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
@@ -756,9 +756,8 @@ func instances(stateDir string) (dirs []string) {
 	}
 }
 
-// ofJournal reports whether a file is one of a journal: of one that lost all others, verify still
-// has to tell.
-func ofJournal(e os.DirEntry) bool {
+// isJournalFile reports whether a file belongs to a journal. One is enough: verify reports the missing ones.
+func isJournalFile(e os.DirEntry) bool {
 	return e.Name() == "head.json" || strings.HasPrefix(e.Name(), "trace-")
 }
 
