@@ -51,9 +51,8 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 				defer done()
 				log = l
 			}
-			done := a.working(cmd, cmd.CommandPath())
+			a.showProgress(cmd, cmd.CommandPath())
 			report, err := proxy.Check(cmd.Context(), cfg, as, wait, log)
-			done()
 			if err != nil {
 				return err
 			}

@@ -81,9 +81,9 @@ that there is a fault. It changes nothing; servers are started as by foldgate ch
 			if err := checkWait(d.wait); err != nil {
 				return err
 			}
-			done := a.working(cmd, cmd.CommandPath())
+			a.showProgress(cmd, cmd.CommandPath())
 			d.examine(cmd.Context())
-			done()
+			a.endProgress()
 			var err error
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), d)

@@ -54,19 +54,20 @@ var errSilent = errors.New("")
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	a := &app{raw: out, rawErr: errOut}
+	a.out = &printer{w: out, app: a}
 	errOut = render.Plain(errOut)
 	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(in)
-	printed := &printer{w: out}
-	root.SetOut(render.Plain(printed))
+	root.SetOut(render.Plain(a.out))
 	root.SetErr(errOut)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	checkArgs(root)
 	cmd, err := root.ExecuteContextC(ctx)
+	a.endProgress()
 	serves := cmd.Name() == "run" || cmd.Name() == "console"
-	if lost := printed.err; lost != nil && !serves && (err == nil || errors.Is(err, errSilent)) { // what is reported was not read
+	if lost := a.out.err; lost != nil && !serves && (err == nil || errors.Is(err, errSilent)) { // what is reported was not read
 		err = lost
 	}
 	if err == nil {
@@ -87,15 +88,17 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return exitFailed
 }
 
-// printer remembers that something could not be printed, such as on a full disk. What a command prints is its
-// result, so the command has failed then.
+// printer is standard output. It ends the progress line before it prints. It remembers that something could not be
+// printed, such as on a full disk: what a command prints is its result, so the command has failed then.
 type printer struct {
 	w   io.Writer
+	app *app
 	err error
 }
 
 // Write implements [io.Writer].
 func (p *printer) Write(b []byte) (n int, err error) {
+	p.app.endProgress()
 	if n, err = p.w.Write(b); err != nil {
 		p.err = cmp.Or(p.err, err)
 	}
@@ -105,7 +108,9 @@ func (p *printer) Write(b []byte) (n int, err error) {
 // app holds the flags of all subcommands.
 type app struct {
 	// The streams as they are. What commands write to cobra's streams is safe for a terminal.
-	raw, rawErr io.Writer
+	raw, rawErr  io.Writer
+	out          *printer // raw, for text that is not to be made safe
+	stopProgress func()   // nil if there is no progress line
 
 	config   string
 	logFile  string

@@ -218,9 +218,8 @@ that a trace no longer has are named: what they charged is not counted.`,
 					return err
 				}
 			}
-			done := a.working(cmd, cmd.CommandPath())
+			a.showProgress(cmd, cmd.CommandPath())
 			rebuilt, err := proxy.RebuildLimits(cmd.Context(), cfg, dirs, slog.New(slog.DiscardHandler))
-			done()
 			for _, m := range rebuilt.Missing {
 				at := "at its end"
 				if !m.Before.IsZero() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,12 +48,13 @@ func (r interruptible) Read(p []byte) (int, error) {
 	}
 }
 
-// working shows on a terminal, each second, how long a command works and what share of the journal it
-// has read, until done is called.
-func (a *app) working(cmd *cobra.Command, what string) (done func()) {
+// showProgress shows on a terminal, each second, how long a command works and what share of the journal it has read,
+// until the command prints something or ends.
+func (a *app) showProgress(cmd *cobra.Command, what string) {
 	if !isTerminal(a.rawErr) {
-		return func() {}
+		return
 	}
+	a.endProgress()
 	var percent atomic.Int64
 	cmd.SetContext(trace.WithProgress(cmd.Context(), func(done, all int64) { percent.Store(100 * done / max(all, 1)) }))
 	begin, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
@@ -74,5 +74,13 @@ func (a *app) working(cmd *cobra.Command, what string) (done func()) {
 			}
 		}
 	}()
-	return sync.OnceFunc(func() { close(stop); <-stopped })
+	a.stopProgress = func() { close(stop); <-stopped }
+}
+
+// endProgress removes the progress line. Printing to standard output calls it, and so does the end of the command.
+func (a *app) endProgress() {
+	if a.stopProgress != nil {
+		a.stopProgress()
+		a.stopProgress = nil
+	}
 }

@@ -11,22 +11,23 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// openText opens the file that args name, or standard input for "-" or no argument. It shows how long the command
-// works until done is called, which may be called again.
-func (a *app) openText(cmd *cobra.Command, args []string) (in io.Reader, done func(), err error) {
-	in = cmd.InOrStdin()
-	var file *os.File // nil can be closed, too
+// openText opens the file that args name, or standard input for "-" or no argument.
+func (a *app) openText(cmd *cobra.Command, args []string) (io.ReadCloser, error) {
+	in, file := cmd.InOrStdin(), io.NopCloser(nil)
 	if len(args) > 0 && args[0] != "-" {
-		if file, err = os.Open(args[0]); err != nil {
-			return nil, nil, usagef("%w: name a file, or give the text on standard input", err)
+		f, err := os.Open(args[0])
+		if err != nil {
+			return nil, usagef("%w: name a file, or give the text on standard input", err)
 		}
-		in = file
+		in, file = f, f
 	}
-	stop := func() {}
 	if !isTerminal(in) { // else somebody is typing
-		stop = a.working(cmd, cmd.CommandPath())
+		a.showProgress(cmd, cmd.CommandPath())
 	}
-	return interruptible{cmd.Context(), in}, func() { stop(); _ = file.Close() }, nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{interruptible{cmd.Context(), in}, file}, nil
 }
 
 func newCount(a *app) *cobra.Command {
@@ -43,11 +44,11 @@ Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 			if err != nil {
 				return err
 			}
-			in, done, err := a.openText(cmd, args)
+			in, err := a.openText(cmd, args)
 			if err != nil {
 				return err
 			}
-			defer done()
+			defer in.Close()
 			counter, err := cfg.Budget.Counter()
 			if err != nil {
 				return usageError{err}
@@ -60,7 +61,6 @@ Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 			if err := s.Close(); err != nil {
 				return err
 			}
-			done()
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
 				Tokens   int    `json:"tokens"`
 				Bytes    int64  `json:"bytes"`
@@ -85,11 +85,11 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 			if err != nil {
 				return err
 			}
-			in, done, err := a.openText(cmd, args)
+			in, err := a.openText(cmd, args)
 			if err != nil {
 				return err
 			}
-			defer done()
+			defer in.Close()
 			s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
 			if err != nil {
 				return usageError{err}
@@ -102,14 +102,14 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 			if err != nil {
 				return err
 			}
-			done()
+			a.endProgress()
 			report := json.NewEncoder(cmd.ErrOrStderr())
 			for _, f := range found {
 				if err := report.Encode(f); err != nil {
 					return err
 				}
 			}
-			_, err = io.WriteString(a.raw, clean)
+			_, err = io.WriteString(a.out, clean)
 			return err
 		},
 	}

@@ -85,21 +85,20 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	case t.newest && !render.Streams(t.format):
 		return usagef("--format %s has an order of its own and can't be combined with --newest; use table, jsonl or mew", t.format)
 	}
-	done := t.app.working(cmd, cmd.CommandPath())
-	defer done()
+	t.app.showProgress(cmd, cmd.CommandPath())
 	records, err := t.records(cmd, t.filter.Limit)
 	if err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
 	if t.format == render.JSONL && !isTerminal(t.app.raw) { // the lines of the journal, which their hashes cover
-		out = t.app.raw
+		out = t.app.out
 	}
 	if t.follow {
-		done()
+		t.app.endProgress()
 		return render.Write(out, t.format, records)
 	}
-	buffered := bufio.NewWriter(writerFunc(func(b []byte) (int, error) { done(); return out.Write(b) }))
+	buffered := bufio.NewWriter(out)
 	none := true
 	err = render.Write(buffered, t.format, func(yield func(*trace.Record, error) bool) {
 		for r, err := range records {
@@ -116,11 +115,6 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 
 // nothingYet stands for an empty table.
 const nothingYet = "There is no record yet, or none that the filters select."
-
-// writerFunc is a writer that is a function.
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // records returns the records that the flags select, at most limit if that is not 0.
 func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Record, error], error) {
@@ -194,13 +188,13 @@ and its tokens.`,
 func summary[V any](t *traceFlags, cmd *cobra.Command, sum func(iter.Seq2[*trace.Record, error]) (V, error), write func(io.Writer, V) error) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		done := t.app.working(cmd, cmd.CommandPath())
+		t.app.showProgress(cmd, cmd.CommandPath())
 		records, err := t.records(cmd, 0)
-		var v V
-		if err == nil {
-			v, err = sum(records)
+		if err != nil {
+			return err
 		}
-		if done(); err != nil {
+		v, err := sum(records)
+		if err != nil {
 			return err
 		}
 		if t.json {
@@ -224,8 +218,7 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			if err != nil {
 				return err
 			}
-			done := t.app.working(cmd, cmd.CommandPath())
-			defer done()
+			t.app.showProgress(cmd, cmd.CommandPath())
 			set, err := query.OpenCurrent(cmd.Context(), dirs)
 			if err != nil {
 				return err
@@ -236,7 +229,7 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 				return err
 			}
 			g, err := set.Show(cmd.Context(), at)
-			if done(); err != nil {
+			if err != nil {
 				return err
 			}
 			if !at.Intact {
@@ -320,7 +313,7 @@ be stopped first. Without --yes the command only says what it would erase.`,
 			if chosen.Journal, chosen.NoIndex = false, false; reflect.DeepEqual(chosen, query.Filter{}) {
 				return usagef("erase: name the records by a filter, such as --principal alice --until 30d")
 			}
-			done := t.app.working(cmd, cmd.CommandPath())
+			t.app.showProgress(cmd, cmd.CommandPath())
 			erasures := []*erasure{}
 			for _, dir := range dirs {
 				e := &erasure{dir: dir}
@@ -335,7 +328,7 @@ be stopped first. Without --yes the command only says what it would erase.`,
 			for _, e := range erasures { // only if all journals can be had
 				err = cmp.Or(e.run(cmd.Context(), err == nil && yes), err)
 			}
-			if done(); err != nil {
+			if err != nil {
 				return err
 			}
 			for _, e := range erasures {
@@ -473,9 +466,9 @@ func (t *traceFlags) verifyJournals(cmd *cobra.Command, anchors []trace.Anchor, 
 	out := cmd.OutOrStdout()
 	for i, dir := range dirs {
 		opts.Anchors = held[i]
-		done := t.app.working(cmd, cmd.CommandPath()+" "+dir)
+		t.app.showProgress(cmd, cmd.CommandPath()+" "+dir)
 		report, err := query.Verify(cmd.Context(), dir, opts)
-		if done(); err != nil {
+		if err != nil {
 			return 0, err
 		}
 		faults += report.Total
@@ -504,8 +497,7 @@ func (t *traceFlags) verifyJournals(cmd *cobra.Command, anchors []trace.Anchor, 
 // verifyExport checks what a log store has, prints a report on each journal in it, and returns the number of faults.
 func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []trace.Anchor, selection bool) (faults int, err error) {
 	checker := export.Checker{Anchors: anchors, Selection: selection}
-	done := t.app.working(cmd, cmd.CommandPath())
-	defer done()
+	t.app.showProgress(cmd, cmd.CommandPath())
 	for _, file := range files {
 		in, err := io.NopCloser(cmd.InOrStdin()), error(nil)
 		if file != "-" {
@@ -519,7 +511,6 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 		}
 	}
 	reports, missing := checker.Reports()
-	done()
 	if len(reports) == 0 {
 		return 0, fmt.Errorf("there is no record in %s: nothing is proved", strings.Join(files, ", "))
 	}
