@@ -166,7 +166,7 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 		return "The registry has no such package: correct the package's name in " + at + ".command."
 	case says("(--wait)"):
 		return "Give it more time with a longer --wait: the first start may download the program."
-	case says("it sent what is no message") && len(c.Command) > 0:
+	case says("it sent what is no message") && says("no answer within", "exit status 0") && len(c.Command) > 0:
 		return "Its standard output is for MCP messages only: let it log to standard error, or correct " + at + ".command."
 	case says("no answer within"):
 		return "Try again: the first start may download the program. Else raise " + at + ".connect_seconds."
