@@ -58,7 +58,11 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 			}
 			printReport(cmd.OutOrStdout(), cfg, report)
 			found := warnings(cfg)
-			if _, _, fault := stateDir(cfg.StatePath()); fault.Text != "" {
+			info, dir, fault := stateDir(cfg.StatePath())
+			if fault.Text == "" && dir == cfg.StatePath() && ownedByMe(info) {
+				fault = unwritable(dir, info)
+			}
+			if fault.Text != "" {
 				found = append(found, finding{levelWarn, fault.Topic, "state_dir: " + fault.Text + "; " + fault.Remedy, fault.Remedy})
 			}
 			for _, f := range found {

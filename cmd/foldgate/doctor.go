@@ -602,26 +602,19 @@ func (d *doctor) state(ctx context.Context) {
 	}
 	size, traces := sizes(dir)
 	d.databases(ctx, dir)
-	mine, mode := ownedByMe(info), info.Mode().Perm()
+	mode := info.Mode().Perm()
 	open := mode&0o077 != 0 && runtime.GOOS != "windows"
-	if open && mine {
+	if open && ownedByMe(info) {
 		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
 	}
-	switch {
-	case !mine:
-		d.add(levelFault, "state", "run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
-	case mode&0o700 != 0o700 && runtime.GOOS != "windows":
-		d.add(levelFault, "state", "chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
-	default:
-		if err := writable(dir); err != nil {
-			d.add(levelFault, "state", "make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, err)
-		} else if !open {
-			running := ""
-			if found, err := control.Find(ctx, dir); err == nil {
-				running = fmt.Sprintf("; gateways that run on it: %d", len(found))
-			}
-			d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
+	if fault := unwritable(dir, info); fault.Text != "" {
+		d.take(fault)
+	} else if !open {
+		running := ""
+		if found, err := control.Find(ctx, dir); err == nil {
+			running = fmt.Sprintf("; gateways that run on it: %d", len(found))
 		}
+		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
 	}
 	d.space(freeBytes(dir), traces)
 }
@@ -681,6 +674,26 @@ func stateDir(dir string) (info fs.FileInfo, above string, fault finding) {
 		why, remedy = dir+" is not a directory", "remove the file, or set state_dir to another"
 	}
 	return info, above, finding{levelFault, "state", why, remedy}
+}
+
+// unwritable returns why a gateway of this user can't write in a state directory. It has no text if it can.
+func unwritable(dir string, info fs.FileInfo) finding {
+	mode, fault := info.Mode().Perm(), finding{Level: levelFault, Topic: "state"}
+	if !ownedByMe(info) {
+		fault.Text, fault.Remedy = dir+" belongs to another user", "run foldgate and this command as the user who owns it, such as with sudo -u"
+		return fault
+	}
+	if mode&0o700 != 0o700 && runtime.GOOS != "windows" {
+		fault.Text, fault.Remedy = fmt.Sprintf("%s has mode %03o: foldgate can't write it", dir, mode), "chmod 700 "+dir
+		return fault
+	}
+	for _, dir := range []string{dir, filepath.Join(dir, "trace")} { // the trace may be on another disk
+		if err := writable(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) { // recent tells of a trace that is a file
+			fault.Text, fault.Remedy = fmt.Sprintf("%s can't be written: %v", dir, err), "make room on the disk, mount it for writing, or set state_dir to another"
+			break
+		}
+	}
+	return fault
 }
 
 // writable returns why nothing can be written in a directory. What it writes, it removes.

@@ -28,6 +28,15 @@ type patient struct {
 	foldgate, claude, bin string
 }
 
+// unwritable returns a directory in which nobody can make a file.
+func (p *patient) unwritable() string {
+	const dir = "/sys/power" // of root
+	if info, err := os.Stat(dir); err != nil || !ownedByMe(info) {
+		p.t.Skip(dir + " is not there, or not ours")
+	}
+	return dir
+}
+
 func (p *patient) write(path, text string) {
 	p.t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -257,13 +266,13 @@ var ailments = []struct {
 	{"store away", func(p *patient) {
 		p.configure("store: {url: 'redis://127.0.0.1:1'}\nbudgets: {wait_ms: 100, limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
 	}, levelFault, "budget store", `in Redis: .*127.0.0.1:1`, `start the store, or correct store.url; calls are refused`},
+	{"trace not writable", func(p *patient) {
+		_ = os.Mkdir(p.state, 0o700)
+		_ = os.Symlink(p.unwritable(), filepath.Join(p.state, "trace"))
+	}, levelFault, "state", `/state/trace can't be written: `, `mount it for writing`},
 	{"state is a file", func(p *patient) { p.write(p.state, "x") }, levelFault, "state", `is not a directory`, `remove the file`},
 	{"state not writable at all", func(p *patient) {
-		const dir = "/sys/power" // of root, and nobody can make a file there
-		if info, err := os.Stat(dir); err != nil || !ownedByMe(info) {
-			p.t.Skip(dir + " is not there, or not ours")
-		}
-		p.write(p.config, "state_dir: "+dir+"\n")
+		p.write(p.config, "state_dir: "+p.unwritable()+"\n")
 	}, levelFault, "state", `^/sys/power can't be written: `, `set state_dir to another`},
 	{"state open to all", func(p *patient) { _ = os.Mkdir(p.state, 0o700); _ = os.Chmod(p.state, 0o755) }, levelWarn, "state", `mode 755`, `chmod 700 /`},
 	{"state not writable", func(p *patient) { _ = os.Mkdir(p.state, 0o500) }, levelFault, "state", `mode 500`, `chmod 700 /`},
@@ -431,14 +440,17 @@ func TestDoctorWords(t *testing.T) {
 	}
 }
 
-// check does not need the state directory, and says that a gateway could not make it.
+// check does not need the state directory, and says that a gateway could not make or write it.
 func TestCheckLooksAtTheStateDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "foldgate.yaml")
-	for state, warned := range map[string]bool{"foldgate.yaml": true, "foldgate.yaml/state": true, "a/b/state": false, ".": false} {
+	if err := os.Mkdir(filepath.Join(dir, "read"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	for state, warned := range map[string]bool{"foldgate.yaml": true, "foldgate.yaml/state": true, "a/b/state": false, ".": false, "read": true} {
 		write(t, file, "state_dir: "+filepath.Join(dir, state)+"\n")
 		out := succeeds(t, file, "check")
-		if strings.Contains(out, "warning: state_dir: "+filepath.Join(dir, state)+" ") != warned {
+		if strings.Contains(out, "warning: state_dir: "+filepath.Join(dir, state)) != warned {
 			t.Errorf("%s: %s", state, out)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "a")); err == nil {
