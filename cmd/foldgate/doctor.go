@@ -523,7 +523,11 @@ func storeRemedy(cfg config.Config) string {
 	if cfg.Budgets.OnError == "allow" {
 		effect = "allowed, and charged later"
 	}
-	return "start the store, or correct store.url; calls are " + effect + " meanwhile (budgets.on_error)"
+	remedy := "start the store, or correct store.url"
+	if cfg.Store.URL == "" {
+		remedy = "do as it says"
+	}
+	return remedy + "; calls are " + effect + " meanwhile (budgets.on_error)"
 }
 
 // listen looks whether a gateway has the address of listen, or could have it.

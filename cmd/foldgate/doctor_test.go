@@ -266,6 +266,10 @@ var ailments = []struct {
 	{"store away", func(p *patient) {
 		p.configure("store: {url: 'redis://127.0.0.1:1'}\nbudgets: {wait_ms: 100, limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
 	}, levelFault, "budget store", `in Redis: .*127.0.0.1:1`, `start the store, or correct store.url; calls are refused`},
+	{"counts can't be opened", func(p *patient) {
+		p.configure("budgets: {limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
+		_ = os.MkdirAll(filepath.Join(p.state, "budgets.db"), 0o700)
+	}, levelFault, "budget store", `budgets.db: is a directory; make room on the disk`, `^do as it says; calls are refused meanwhile`},
 	{"trace not writable", func(p *patient) {
 		_ = os.Mkdir(p.state, 0o700)
 		_ = os.Symlink(p.unwritable(), filepath.Join(p.state, "trace"))

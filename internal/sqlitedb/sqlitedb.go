@@ -238,7 +238,7 @@ func Explain(err error, what, path, away string) error {
 		return fmt.Errorf("%s %s: %w: name another state_dir", what, path, err)
 	case openfiles.Exceeded(err), isCode(err, sqlite3.SQLITE_CANTOPEN) && openfiles.Few():
 		return fmt.Errorf("%s %s: %w; %s", what, path, err, openfiles.Remedy)
-	case IsUnavailable(err):
+	case IsUnavailable(err), errors.As(err, new(*fs.PathError)):
 		return fmt.Errorf("%s %s: %w; make room on the disk, and see that foldgate can write it", what, path, err)
 	}
 	return fmt.Errorf("%s %s: %w", what, path, err)

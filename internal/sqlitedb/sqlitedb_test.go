@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -219,6 +220,14 @@ func TestUnavailable(t *testing.T) {
 		if text := sqlitedb.Explain(err, "notes", "n.db", "").Error(); strings.Contains(text, "make room") != want || strings.Contains(text, "away") {
 			t.Errorf("with %s: %s", pragma, text)
 		}
+	}
+}
+
+// A file that can't be opened has the same remedy.
+func TestExplainsReadOnlyFileSystems(t *testing.T) {
+	err := sqlitedb.Explain(&fs.PathError{Op: "open", Path: "n.db", Err: syscall.EROFS}, "notes", "n.db", "")
+	if !errors.Is(err, syscall.EROFS) || !strings.Contains(err.Error(), "make room on the disk, and see that foldgate can write it") {
+		t.Error(err)
 	}
 }
 
