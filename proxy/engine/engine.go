@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -390,6 +391,10 @@ func warnLost(log *slog.Logger, file, later, content, remedy string) {
 // writable adds the remedy to an error of a state directory that foldgate can't write.
 func writable(err error) error {
 	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w; make room on the disk, or set state_dir to another", err)
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w; mount it for writing, or set state_dir to another", err)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w; run foldgate as the user who owns state_dir, or set another", err)
 	case errors.As(err, new(*os.PathError)):

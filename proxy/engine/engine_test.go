@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,8 +54,13 @@ func TestServerWaitsForJournal(t *testing.T) {
 }
 
 func TestWritableNamesRemedy(t *testing.T) {
-	if err := writable(&os.PathError{Op: "mkdir", Path: "/x", Err: os.ErrPermission}); !strings.Contains(err.Error(), "set another") {
-		t.Errorf("a state directory of somebody else's: %v", err)
+	for cause, remedy := range map[error]string{
+		os.ErrPermission: "set another", syscall.ENOSPC: "make room on the disk, or set state_dir", syscall.EROFS: "mount it for writing, or set state_dir",
+		syscall.EISDIR: "set state_dir to a directory that you can write",
+	} {
+		if err := writable(&os.PathError{Op: "mkdir", Path: "/x", Err: cause}); !strings.Contains(err.Error(), remedy) {
+			t.Errorf("a state directory with %v: %v, want %q", cause, err, remedy)
+		}
 	}
 }
 
