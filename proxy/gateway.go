@@ -348,7 +348,10 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 	}
 	ok = true
 	if err := g.Journal.Err(); err != nil {
-		out.Status, out.Trace, ok = "unready", err.Error(), g.Start.Trace.OnError != "refuse"
+		out.Status, out.Trace = "degraded", err.Error()
+		if g.Start.Trace.OnError == "refuse" {
+			out.Status, ok = "unready", false
+		}
 	}
 	if set := g.replicas.Load(); set != nil {
 		st := set.Status()

@@ -766,3 +766,24 @@ func TestAMovedTraceNeedsARestart(t *testing.T) {
 		t.Errorf("after the restart: %s", text)
 	}
 }
+
+// A gateway that can't write its trace is unready, or degraded if it serves calls without records.
+func TestReadyWithoutATrace(t *testing.T) {
+	t.Parallel()
+	for onError, want := range map[string]string{"refuse": `503 {"status":"unready",`, "warn": `200 {"status":"degraded",`} {
+		g := newGateway(t, fakeConfig(recordFile(t), "trace: {on_error: "+onError+"}\n"))
+		c := g.connect(testContext(t), "http", mcpclient.Legacy)
+		blocked := filepath.Join(g.dir, "state", "trace", "head.json.tmp") // a directory where the new head is written
+		if err := os.Mkdir(blocked, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Call(testContext(t), "ping", `{}`) // has a record, so the head is written
+		for _, want := range []string{want, `200 {"status":"ready",`} {
+			until(t, "/readyz has "+want, func() bool {
+				status, body := readyz(t, g.url, "")
+				return strings.HasPrefix(fmt.Sprint(status, " ", body), want)
+			})
+			_ = os.Remove(blocked)
+		}
+	}
+}
