@@ -470,6 +470,9 @@ func (r *Recorder) Note(rec *trace.Record) {
 	}
 }
 
+// Keeps reports whether records are written now, with their payloads.
+func (r *Recorder) Keeps() bool { return r.Payload && r.Journal.Err() == nil }
+
 // write writes one record. If there are pieces of payload, they replace the record's; see
 // [trace.Journal.Append]. Without Refuse a fault is logged, and nil returned.
 func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {

@@ -315,7 +315,11 @@ func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding
 	})
 	if err != nil {
 		t.Log.Error("message of a branch not stored", "branch_id", of.ID, "err", err)
-		return fmt.Sprintf("[%s: the message of %d tokens is in the trace only]", unpaid, n)
+		where := "is in the trace only"
+		if !t.Records.Recorder.Keeps() {
+			where = "could not be stored and is lost"
+		}
+		return fmt.Sprintf("[%s: the message of %d tokens %s]", unpaid, n, where)
 	}
 	c.Outcome.Folded, c.Outcome.Fold = true, handle
 	return fmt.Sprintf("[%s: the message of %d tokens is stored; branch_read {\"handle\":\"%s\"} in another branch, or later]", unpaid, n, handle)

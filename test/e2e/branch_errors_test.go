@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -261,4 +262,41 @@ func TestFullDisk(t *testing.T) {
 		return
 	}
 	t.Error("400 branches and the disk is not full: the test has to limit it more")
+}
+
+// A message that limits do not pay for, and that can't be stored either, is lost if the trace has no payloads: the
+// answer says so.
+func TestMessageOnFullDisk(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	for payload, says := range map[string]string{"none": "could not be stored and is lost", "scrubbed": "is in the trace only"} {
+		g := newGateway(t, `upstreams: {files: {builtin: files, roots: [docs]}}
+trace: {payload: `+payload+`}
+budgets: {limits: [{name: main, match: {context: main}, per: session, tokens: 500}]}
+`)
+		if err := os.Mkdir(filepath.Join(g.dir, "docs"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(g.dir, "docs", "big.txt"), strings.Repeat("a line of a text\n", 2400))
+		limited := g.command("run")
+		cmd := exec.Command("sh", append([]string{"-c", `ulimit -f 1024; exec "$0" "$@"`}, limited.Args...)...)
+		cmd.Dir, cmd.Stderr = limited.Dir, limited.Stderr
+		c, err := mcpclient.Stdio(cmd, mcpclient.Legacy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		startHost(t, ctx, c)
+		b := create(t, c, ctx, map[string]any{"budget": 32768})
+		for !strings.Contains(g.log.String(), "could not be stored") { // fills it
+			tool(t, c, ctx, "files__read_file", jsonText(map[string]any{"path": "big.txt", "branch_id": b.BranchID}))
+			if ctx.Err() != nil {
+				t.Fatal("the store of results is not full")
+			}
+		}
+		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": b.BranchID, "message": strings.Repeat("word ", 9900)})))
+		if !r.Success || r.Message != "[a limit is spent: the message of 9901 tokens "+says+"]" {
+			t.Errorf("with payload %s: %+v", payload, r)
+		}
+	}
 }
