@@ -74,6 +74,7 @@ var (
 // concurrent use.
 type Store struct {
 	cfg   Config
+	path  string
 	db    *sql.DB
 	write sync.Mutex // held during a transaction; guards the fields below
 
@@ -153,14 +154,13 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("result store: %w", err)
 	}
 	ctx := context.Background()
-	s := &Store{cfg: cfg}
-	if s.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{Migrations: migrations}); err == nil {
-		if err = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, "", 0) }); err != nil {
-			s.db.Close()
-		}
+	s := &Store{cfg: cfg, path: path}
+	if s.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{Migrations: migrations}); err != nil {
+		return nil, s.explain(err)
 	}
-	if err != nil {
-		return nil, sqlitedb.Explain(err, "result store", path, "to start with an empty one")
+	if err = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, "", 0) }); err != nil {
+		s.db.Close()
+		return nil, err
 	}
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -367,7 +367,12 @@ func (s *Store) Savings(ctx context.Context, principal, path string) (results, t
 func (s *Store) update(ctx context.Context, f func(*sql.Tx) error) error {
 	s.write.Lock()
 	defer s.write.Unlock()
-	return sqlitedb.Update(ctx, s.db, f)
+	return s.explain(sqlitedb.Update(ctx, s.db, f))
+}
+
+// explain adds the path and the remedy to an error of the database.
+func (s *Store) explain(err error) error {
+	return sqlitedb.Explain(err, "result store", s.path, "to start with an empty one")
 }
 
 var handleEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

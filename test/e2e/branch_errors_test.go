@@ -288,7 +288,7 @@ budgets: {limits: [{name: main, match: {context: main}, per: session, tokens: 50
 		defer c.Close()
 		startHost(t, ctx, c)
 		b := create(t, c, ctx, map[string]any{"budget": 32768})
-		for !strings.Contains(g.log.String(), "could not be stored") { // fills it
+		for !strings.Contains(g.log.String(), "could not be stored: result store "+filepath.Join(g.dir, "state", "results.db")+": ") { // fills it
 			tool(t, c, ctx, "files__read_file", jsonText(map[string]any{"path": "big.txt", "branch_id": b.BranchID}))
 			if ctx.Err() != nil {
 				t.Fatal("the store of results is not full")
