@@ -75,6 +75,7 @@ type List struct {
 	Rest   []rawjson.Member  // the members of the result beside the items and the cursor
 	Record string            // the id of the trace record of the response
 	Held   map[string]string // names of items whose definition hosts must not see, with its state
+	Cut    bool              // the server has more items than [MaxItems]
 	// Connection is the number of the connection over which it was read, 0 if an earlier process read it.
 	Connection uint64
 }
@@ -84,13 +85,19 @@ func (l *List) modern() bool {
 	return l != nil && slices.ContainsFunc(l.Rest, func(m rawjson.Member) bool { return m.Is("resultType") })
 }
 
-// AddPage adds one page of a list result and returns the cursor of the next page, "" for none.
+// MaxItems bounds a list: of tiny items, each takes far more memory than its bytes.
+const MaxItems = 100_000
+
+// AddPage adds one page of a list result, up to [MaxItems], and returns the cursor of the next page, "" for none.
 func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 	first := l.Rest == nil
 	for m := range rawjson.Members(page) {
 		switch {
 		case m.Is(kinds[k].items):
 			for v := range rawjson.Elements(m.Value) {
+				if l.Cut = len(l.Items) == MaxItems; l.Cut {
+					break
+				}
 				l.Items = append(l.Items, v)
 			}
 		case m.Is("nextCursor"):

@@ -619,19 +619,19 @@ func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kin
 		}
 		list.Record = record
 		cursor := list.AddPage(body, k)
-		if cursor == "" {
+		if cursor == "" && !list.Cut {
 			return list, nil
 		}
-		if slices.Contains(seen, cursor) {
+		if !list.Cut && slices.Contains(seen, cursor) {
 			srv.Log.Warn("upstream repeats a cursor; its list is cut there", "method", k.Method())
 			return list, nil
 		}
 		seen = append(seen, cursor)
-		if size += len(body); size > maxListBytes {
+		if size += len(body); size > maxListBytes || list.Cut {
 			break
 		}
 	}
-	srv.Log.Warn("upstream's list is too long; it is cut", "method", k.Method(), "pages", len(seen)-1, "bytes", size)
+	srv.Log.Warn("upstream's list is too long; it is cut", "method", k.Method(), "pages", len(seen)-1, "items", len(list.Items), "bytes", size)
 	return list, nil
 }
 

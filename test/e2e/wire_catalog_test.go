@@ -93,8 +93,22 @@ func TestListsAreCut(t *testing.T) {
 		}
 		return `{"tools":[` + strings.Join(items, ",") + `]}`
 	}
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  endless: {%s}\n  many: {%s}\n", endless.config, many.config))
+	tiny := newPlayer(t, "stdio", mcpclient.Legacy, hello(""))
+	tiny.script = func(m mcpclient.Message) string {
+		if m.Method != "resources/list" {
+			return ""
+		}
+		var items []string
+		for i := range 100_001 {
+			items = append(items, fmt.Sprintf(`{"uri":"a:%d","name":"c"}`, i))
+		}
+		return `{"resources":[` + strings.Join(items, ",") + `]}`
+	}
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  endless: {%s}\n  many: {%s}\n  tiny: {%s}\n", endless.config, many.config, tiny.config))
 	c := g.connect(testContext(t), "stdio", mcpclient.Legacy)
+	if n := len(names(t, c, "resources/list", "resources", "uri")); n != 100_000 || !strings.Contains(g.log.String(), "items=100000") {
+		t.Errorf("hosts see %d resources, want 100000 and a warning", n)
+	}
 	sees := func(want ...string) {
 		t.Helper()
 		until(t, fmt.Sprint("hosts see ", want), func() bool {
