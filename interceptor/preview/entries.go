@@ -21,7 +21,7 @@ type entries struct {
 	show  func(i int, note string, worth float64) // shows entry i, with a note; nil shows its line, or its brief
 	named bool                                    // rare values come with the names of their entries, because no line shows both
 
-	lines []int    // the index of each entry's first line
+	lines []int32  // the index of each entry's first line
 	brief []string // each entry in some of its fields, for entries of several lines
 	cols  []*column
 	by    map[string]*column
@@ -56,7 +56,7 @@ type extreme struct {
 }
 
 func (e *entries) begin(line int) {
-	e.lines = append(e.lines, line)
+	e.lines = append(e.lines, int32(line)) // #nosec G115: a text has less than 2 GiB
 	if e.shown != nil {
 		e.brief = append(e.brief, "")
 	}
@@ -254,11 +254,12 @@ func (e *entries) tellSome(f *findings) {
 	switch {
 	case e.show != nil:
 	case e.shown == nil:
-		e.show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
+		e.show = func(i int, note string, worth float64) { f.line(int(e.lines[i]), note, narrow, worth) }
 	default:
 		e.show = func(i int, note string, worth float64) {
-			f.own(e.lines[i], fmt.Sprintf("%d:%s %s", e.lines[i]+1, note, clip(e.brief[i], narrow)), worth)
-			if p := f.at[e.lines[i]]; p != nil {
+			line := int(e.lines[i])
+			f.own(line, fmt.Sprintf("%d:%s %s", line+1, note, clip(e.brief[i], narrow)), worth)
+			if p := f.at[line]; p != nil {
 				p.alike = pattern(e.brief[i])
 			}
 		}

@@ -39,10 +39,11 @@ func readJSON(f *findings) bool {
 	}
 	path, items, named := largest(value)
 	e := &entries{noun: "item", named: true}
-	var all [][]byte
-	var names []string // of members
+	all, n := []span(nil), 0 // slices would take 12 times the memory of the smallest items
+	var names []string       // of members
 	each := func(v []byte) {
-		all = append(all, v)
+		from := cap(items) - cap(v)
+		all = append(all, span{uint32(from), uint32(from + len(v))}) // #nosec G115: a text has less than 2 GiB
 		e.begin(len(all))
 		e.members("", v, 4)
 	}
@@ -52,6 +53,10 @@ func readJSON(f *findings) bool {
 			each(m.Value)
 		}
 	} else if items != nil {
+		for range rawjson.Elements(items) {
+			n++
+		}
+		all, e.lines = slices.Grow(all, n), slices.Grow(e.lines, n)
 		for v := range rawjson.Elements(items) {
 			each(v)
 		}
@@ -67,9 +72,9 @@ func readJSON(f *findings) bool {
 		if i == 0 {
 			width, most, depth = 80, 24, 3
 		}
-		f.own(i, row(i)+": "+clip(abridge(all[i], most, width, depth), 6*width), worth)
+		f.own(i, row(i)+": "+clip(abridge(items[all[i].from:all[i].to], most, width, depth), 6*width), worth)
 	}
-	if n := len(all); n > 0 {
+	if n = len(all); n > 0 {
 		at := len(f.totals)
 		e.show = show
 		e.tell(f)
@@ -97,6 +102,9 @@ func readJSON(f *findings) bool {
 	}
 	return true
 }
+
+// span is a part of a text.
+type span struct{ from, to uint32 }
 
 // aroundJSON tells the lines before and after the JSON, which is text[from:to].
 func (f *findings) aroundJSON(from, to int) {
