@@ -62,6 +62,9 @@ type Recorder struct {
 	tallies map[string]occurrences // events that are not recorded each time
 	rates   map[sender]*rate
 	telling bool // TellLeftOut runs after a while
+
+	owed     []*trace.Record // by Note
+	owedSize int
 }
 
 func (r *Recorder) request(c *Call) error {
@@ -463,27 +466,58 @@ func (r *Recorder) Definition(server, kind, name, state string, held bool, facts
 	r.Note(&trace.Record{From: "foldgate", To: []string{"operator"}, Kind: trace.KindDefinition + state, Payload: payload, Audit: a})
 }
 
-// Note records an event that has already happened. A fault is only logged.
+// Note records an event that has already happened. If the journal does not accept it now, such as on a full disk, it is
+// recorded once it does. A fault is only logged.
 func (r *Recorder) Note(rec *trace.Record) {
-	if err := r.write(rec); err != nil {
+	r.WriteOwed() // in order
+	r.owe(rec, r.put(rec))
+}
+
+// maxOwed bounds the memory for records that wait for the journal, in bytes.
+const maxOwed = 16 << 20
+
+// owe keeps a record that the journal did not accept because of err, for WriteOwed.
+func (r *Recorder) owe(rec *trace.Record, err error) {
+	if err == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	size := len(rec.Payload) + 1<<10
+	if final := r.Journal.Err() == nil || errors.Is(err, trace.ErrFinal) || errors.Is(err, trace.ErrClosed); final || r.owedSize+size > maxOwed {
 		r.Log.Error("record lost", "kind", rec.Kind, "err", err)
+		return
+	}
+	if len(r.owed) == 0 {
+		time.AfterFunc(time.Second, r.WriteOwed)
+	}
+	r.owed, r.owedSize = append(r.owed, rec), r.owedSize+size
+}
+
+// WriteOwed writes the records that Note could not write. Call it before the journal closes.
+func (r *Recorder) WriteOwed() {
+	r.mu.Lock()
+	owed := r.owed
+	r.owed, r.owedSize = nil, 0
+	r.mu.Unlock()
+	for i, rec := range owed {
+		err := r.Journal.Append(rec)
+		r.owe(rec, err)
+		if err != nil && r.Journal.Err() != nil {
+			for _, rec := range owed[i+1:] {
+				r.owe(rec, err)
+			}
+			return
+		}
 	}
 }
 
 // Keeps reports whether records are written now, with their payloads.
 func (r *Recorder) Keeps() bool { return r.Payload && r.Journal.Err() == nil }
 
-// write writes one record. If there are pieces of payload, they replace the record's; see
-// [trace.Journal.Append]. Without Refuse a fault is logged, and nil returned.
+// write writes one record as put does. Without Refuse a fault is logged, and nil returned.
 func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {
-	if !r.Payload && rec.Kind != trace.KindConfig && rec.Kind != trace.KindAccess { // these are the operator's own words
-		rec.Payload, payload = nil, nil
-	}
-	if a := rec.Audit; a != nil && a.Team == "" && r.Team != nil {
-		a.Team = r.Team(a.Principal)
-	}
-	r.cleanHead(rec)
-	err := r.Journal.Append(rec, payload...)
+	err := r.put(rec, payload...)
 	if err != nil && r.Refuse {
 		return fmt.Errorf("the trace can't be written: %w", err)
 	}
@@ -491,4 +525,17 @@ func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {
 		r.Log.Error("trace record lost", "kind", rec.Kind, "err", err)
 	}
 	return nil
+}
+
+// put writes one record. If there are pieces of payload, they replace the record's; see
+// [trace.Journal.Append].
+func (r *Recorder) put(rec *trace.Record, payload ...[]byte) error {
+	if !r.Payload && rec.Kind != trace.KindConfig && rec.Kind != trace.KindAccess { // these are the operator's own words
+		rec.Payload, payload = nil, nil
+	}
+	if a := rec.Audit; a != nil && a.Team == "" && r.Team != nil {
+		a.Team = r.Team(a.Principal)
+	}
+	r.cleanHead(rec)
+	return r.Journal.Append(rec, payload...)
 }

@@ -432,6 +432,7 @@ func (e *Engine) close(ctx context.Context, branches func(*folding.Manager, cont
 	}
 	if e.Recorder != nil {
 		e.Recorder.TellLeftOut()
+		e.Recorder.WriteOwed()
 	}
 	if e.Journal != nil {
 		errs = append(errs, e.Journal.Close())

@@ -317,7 +317,7 @@ func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding
 		t.Log.Error("message of a branch not stored", "branch_id", of.ID, "err", err)
 		where := "is in the trace only"
 		if !t.Records.Recorder.Keeps() {
-			where = "could not be stored and is lost"
+			where = "could not be stored"
 		}
 		return fmt.Sprintf("[%s: the message of %d tokens %s]", unpaid, n, where)
 	}

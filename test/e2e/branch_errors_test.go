@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -269,7 +271,7 @@ func TestFullDisk(t *testing.T) {
 func TestMessageOnFullDisk(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	for payload, says := range map[string]string{"none": "could not be stored and is lost", "scrubbed": "is in the trace only"} {
+	for payload, says := range map[string]string{"none": "could not be stored", "scrubbed": "is in the trace only"} {
 		g := newGateway(t, `upstreams: {files: {builtin: files, roots: [docs]}}
 trace: {payload: `+payload+`}
 budgets: {limits: [{name: main, match: {context: main}, per: session, tokens: 500}]}
@@ -298,5 +300,30 @@ budgets: {limits: [{name: main, match: {context: main}, per: session, tokens: 50
 		if !r.Success || r.Message != "[a limit is spent: the message of 9901 tokens "+says+"]" {
 			t.Errorf("with payload %s: %+v", payload, r)
 		}
+	}
+}
+
+// What happens while the trace can't be written is recorded once it can.
+func TestEndOnFullDisk(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "http", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{"timeout_seconds": 1})
+	room := func(bytes uint64) { // that each file has
+		t.Helper()
+		if err := unix.Prlimit(g.pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: bytes, Max: unix.RLIM_INFINITY}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	room(1)
+	until(t, "the branch ends", func() bool { return strings.Contains(g.log.String(), "branch ended") })
+	if m := tool(t, c, ctx, "fake__echo", `{}`); refused(t, m).Error.Code != "trace_unavailable" {
+		t.Errorf("a call on a full disk = %s", m.Result)
+	}
+	room(unix.RLIM_INFINITY)
+	until(t, "the trace has the end", func() bool { return strings.Contains(g.output("trace", "--kind", "context/pop"), "timeout") })
+	if said := g.output("trace", "verify"); strings.Contains(said, b.BranchID) {
+		t.Errorf("trace verify says %s", said)
 	}
 }
