@@ -53,3 +53,22 @@ func TestRateCountsAllOfANotification(t *testing.T) {
 		}
 	}
 }
+
+// A record names a bounded number of places, however many have a secret.
+func TestFindingsOfManyPlaces(t *testing.T) {
+	var all []trace.Finding
+	for i := range 100_000 {
+		all = append(all, trace.Finding{Rule: []string{"a", "b"}[i%2], Field: fmt.Sprintf("$.content[%d].text", i/3), Action: trace.Redacted})
+	}
+	out := findings(all, all[:3])
+	if first := (trace.Finding{Rule: "a", Field: "$.content[0].text", Count: 4, Action: trace.Redacted}); len(out) != maxPlaces+2 || out[0] != first || out[maxPlaces].Field != "" {
+		t.Errorf("%d findings, the first %+v, the last %+v", len(out), out[0], out[len(out)-1])
+	}
+	sum := 0
+	for _, f := range out {
+		sum += f.Count
+	}
+	if sum != len(all)+3 {
+		t.Errorf("%d secrets are counted, want %d", sum, len(all)+3)
+	}
+}

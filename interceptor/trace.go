@@ -371,11 +371,21 @@ func (r *Recorder) cleanHead(rec *trace.Record) {
 	}
 }
 
+// maxPlaces bounds the places that a record names for its findings.
+const maxPlaces = 200
+
+// findings counts findings of one rule at one place. Beyond [maxPlaces] it counts those of one rule.
 func findings(lists ...[]trace.Finding) (out []trace.Finding) {
+	places := map[trace.Finding]int{}
 	for _, f := range slices.Concat(lists...) {
-		i := slices.IndexFunc(out, func(o trace.Finding) bool { return o.Rule == f.Rule && o.Field == f.Field && o.Action == f.Action })
-		if i < 0 {
+		i, known := places[f]
+		if !known && len(out) >= maxPlaces {
+			f.Field = ""
+			i, known = places[f]
+		}
+		if !known {
 			i, out = len(out), append(out, f)
+			places[f] = i
 		}
 		out[i].Count++
 	}
