@@ -35,9 +35,7 @@ func Trace(r *Recorder) Middleware {
 			}
 			res, err := next(ctx, c)
 			c.Outcome.decide(err)
-			if rerr := r.response(c, res, err); rerr != nil {
-				r.Log.Error("response record lost: the call had already been made", "method", c.Target.Method, "server", c.Target.Server, "err", rerr)
-			}
+			r.response(c, res, err)
 			return res, err
 		}
 	}
@@ -106,9 +104,9 @@ var (
 	closing      = []byte(`}`)
 )
 
-func (r *Recorder) response(c *Call, res *Result, err error) error {
+// response records the answer of a call that was made, as Note does if the request was recorded in any case.
+func (r *Recorder) response(c *Call, res *Result, err error) {
 	e := r.entry(c)
-	defer e.release()
 	e.rec.Kind, e.rec.From, e.to[0] = trace.KindResponse+c.Target.Method, c.Target.To, c.Origin.From
 	e.answers[0] = c.Outcome.Record
 	e.rec.CorrelationID = e.answers[:]
@@ -143,7 +141,17 @@ func (r *Recorder) response(c *Call, res *Result, err error) error {
 		}
 	}
 	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
-	return r.write(&e.rec, rpcHead, r.id(c.Origin.ID), member, body, extra, closing)
+	payload := [][]byte{rpcHead, r.id(c.Origin.ID), member, body, extra, closing}
+	if !r.Refuse {
+		_ = r.write(&e.rec, payload...) // logs a fault
+	} else if err := r.put(&e.rec, payload...); err != nil {
+		if r.Payload {
+			e.rec.Payload = slices.Concat(payload...)
+		}
+		r.owe(&e.rec, err) // and e with it
+		return
+	}
+	e.release()
 }
 
 // entry is a record with everything that it points to, in one allocation.

@@ -303,26 +303,35 @@ budgets: {limits: [{name: main, match: {context: main}, per: session, tokens: 50
 	}
 }
 
-// What happens while the trace can't be written is recorded once it can.
-func TestEndOnFullDisk(t *testing.T) {
+// What happens while the trace can't be written is recorded once it can: the end of a branch, the response of a call.
+func TestEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "http", mcpclient.Legacy)
-	b := create(t, c, ctx, map[string]any{"timeout_seconds": 1})
+	b := create(t, c, ctx, map[string]any{"timeout_seconds": 2})
 	room := func(bytes uint64) { // that each file has
 		t.Helper()
 		if err := unix.Prlimit(g.pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: bytes, Max: unix.RLIM_INFINITY}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
+	slow := make(chan mcpclient.Message, 1)
+	go func() { slow <- tool(t, c, ctx, "fake__slow", `{"ms":1000,"text":"late"}`) }()
+	until(t, "the call is recorded", func() bool { return strings.Contains(g.output("trace", "--tool", "slow"), "mcp/request") })
 	room(1)
 	until(t, "the branch ends", func() bool { return strings.Contains(g.log.String(), "branch ended") })
 	if m := tool(t, c, ctx, "fake__echo", `{}`); refused(t, m).Error.Code != "trace_unavailable" {
 		t.Errorf("a call on a full disk = %s", m.Result)
 	}
+	if m := <-slow; parseResult(t, m).IsError {
+		t.Errorf("a call that was under way = %s", m.Result)
+	}
 	room(unix.RLIM_INFINITY)
 	until(t, "the trace has the end", func() bool { return strings.Contains(g.output("trace", "--kind", "context/pop"), "timeout") })
+	if said := g.output("trace", "--tool", "slow", "--format", "jsonl"); strings.Count(said, `"mcp/response:tools/call"`) != 1 || strings.Count(said, `late"`) != 2 {
+		t.Errorf("the trace of the call is %s", said)
+	}
 	if said := g.output("trace", "verify"); strings.Contains(said, b.BranchID) {
 		t.Errorf("trace verify says %s", said)
 	}
