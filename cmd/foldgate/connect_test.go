@@ -44,6 +44,11 @@ func TestConnectCommands(t *testing.T) {
 	if strings.Contains(out, "16C7e42F") {
 		t.Errorf("the difference shows a secret:\n%s", out)
 	}
+	t.Setenv("XDG_CONFIG_HOME", "/proc/nodir") // nobody can make it
+	if _, errOut, code := runs(t, "connect", "claude-code", "--config", file, "--yes"); code != exitFailed || !strings.Contains(errOut, host+" was not changed, as what disconnect needs can't be written: mkdir ") || content() != before {
+		t.Errorf("without a place for the backup: code %d, %s, the file:\n%s", code, errOut, content())
+	}
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
 	says(t, succeeds(t, file, "connect", "claude-code", "--yes"), `Claude Code is connected`)
 	if after := content(); !strings.Contains(after, `"--config", "`+file) {
 		t.Errorf("the file after connect:\n%s", after)

@@ -302,6 +302,14 @@ func (c *Change) Write() error {
 		return nil
 	}
 	// The record first: if the file is not written, Disconnect finds it without an entry.
+	if err := c.keep(); err != nil {
+		return fmt.Errorf("%s was not changed, as what disconnect needs can't be written: %w", c.File, err)
+	}
+	return c.put()
+}
+
+// keep writes the backup and the record of the change.
+func (c *Change) keep() error {
 	text, err := json.MarshalIndent(c.record, "", "  ")
 	if err != nil {
 		return err
@@ -314,10 +322,7 @@ func (c *Change) Write() error {
 			return err
 		}
 	}
-	if err := Replace(c.state(".json"), append(text, '\n')); err != nil {
-		return err
-	}
-	return c.put()
+	return Replace(c.state(".json"), append(text, '\n'))
 }
 
 // put writes After.
