@@ -42,8 +42,8 @@ type infoEntry struct {
 }
 
 const (
-	// maxStoredList is the size in bytes up to which a list is stored.
-	maxStoredList = 1 << 20
+	// maxStored is the size in bytes up to which a list or a description is stored.
+	maxStored = 1 << 20
 	// maxStoredLists is how many lists of a server are stored. One more takes the place of all.
 	maxStoredLists = 32
 	// maxStoredServers is how many servers are stored. One more takes the place of any other.
@@ -82,6 +82,9 @@ func (k *infoCache) get(s *Server) infoEntry {
 // putInfo keeps a server's description. The caller has removed the secrets.
 func (k *infoCache) putInfo(s *Server, info conn.Info) {
 	k.put(s, func(e *infoEntry) bool {
+		if len(info.Result) > maxStored {
+			info = conn.Info{}
+		}
 		changed := string(e.Result) != string(info.Result)
 		e.Version, e.Result = info.Version, info.Result
 		return changed
@@ -90,7 +93,7 @@ func (k *infoCache) putInfo(s *Server, info conn.Info) {
 
 // putList keeps a list of a server, as one page. The caller has removed the secrets.
 func (k *infoCache) putList(s *Server, method string, hosts wire.Capabilities, page json.RawMessage) {
-	if len(page) > maxStoredList {
+	if len(page) > maxStored {
 		return
 	}
 	k.put(s, func(e *infoEntry) bool {

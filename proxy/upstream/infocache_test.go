@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 )
@@ -84,6 +85,18 @@ func TestCacheOfRenamedServers(t *testing.T) {
 		k.putInfo(server, info)
 		if got := k.get(server); len(k.all) != maxStoredServers || got.Version != info.Version {
 			t.Errorf("%d servers are stored; %s has version %q", len(k.all), name, got.Version)
+		}
+	}
+}
+
+// A description that is too large is not stored, and takes the place of the one before.
+func TestCacheIsBounded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "upstreams.json")
+	k, server := openInfoCache(file, slog.New(slog.DiscardHandler)), &Server{Key: "up", Config: &config.Upstream{URL: "http://127.0.0.1/"}}
+	for size, stored := range map[int]bool{100: true, maxStored: false} {
+		k.putInfo(server, conn.Info{Version: "2025-11-25", Result: rawjson.Marshal(map[string]string{"instructions": strings.Repeat("x", size)})})
+		if e := openInfoCache(file, k.log).get(server); (e.Version != "") != stored || (len(e.Result) > size) != stored {
+			t.Errorf("%d bytes: stored version %q, %d bytes", size, e.Version, len(e.Result))
 		}
 	}
 }
