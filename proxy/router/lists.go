@@ -490,7 +490,11 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 		return !again && logged <= maxWarned
 	}
 	for _, clash := range c.Clashes {
-		if fresh(k.Method() + " " + clash.Name) {
+		switch {
+		case !fresh(k.Method() + " " + clash.Name):
+		case clash.First == clash.Second:
+			rt.Log.Warn("an upstream lists a name twice; the first item keeps it", "list", k.Method(), "name", clash.Name, "upstream", clash.First)
+		default:
 			rt.Log.Warn("two upstreams offer the same name; the first keeps it", "list", k.Method(), "name", clash.Name, "first", clash.First, "second", clash.Second)
 		}
 	}
