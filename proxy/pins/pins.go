@@ -46,6 +46,7 @@ const (
 	Approved State = "approved"
 	New      State = "new"     // the name was not there at the first contact
 	Changed  State = "changed" // another definition of the name is approved
+	Unknown  State = "unknown" // the file can't be read or written
 	Gone     State = "gone"    // the hosts that listed it first do not get it any more
 )
 
@@ -218,7 +219,7 @@ func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition,
 func (s *Store) State(from Source, k Kind, name string) State {
 	now, err := s.ensure()
 	if err != nil {
-		return New // nothing is known to be approved
+		return Unknown
 	}
 	sv := now.Servers[from.Server]
 	if sv == nil || sv.Contacts[at(k, from.Reach)].IsZero() {

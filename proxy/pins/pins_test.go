@@ -299,7 +299,7 @@ func TestDamaged(t *testing.T) {
 		if held, _, _ := s.Look(context.Background(), fixed, Tool, tools(`{"name":"a"}`), false); held["a"] != New {
 			t.Errorf("%q: of a stored list %v is held, want a", text, held)
 		}
-		if state := s.State(fixed, Tool, "a"); state != New {
+		if state := s.State(fixed, Tool, "a"); state != Unknown {
 			t.Errorf("%q: a call of a is judged by %s", text, state)
 		}
 		if now, _ := os.ReadFile(file); string(now) != text {

@@ -90,6 +90,9 @@ func (s supply) held(ctx context.Context, kind pins.Kind, all []pins.Definition,
 	}
 	out := map[string]string{}
 	for name, state := range found {
+		if err != nil {
+			state = pins.Unknown
+		}
 		out[name] = string(state)
 	}
 	return out
@@ -230,8 +233,13 @@ func withheld(k catalog.Kind, e catalog.Entry) error {
 		return nil
 	}
 	why := "is new since foldgate first asked the server"
-	if e.Held == string(pins.Changed) {
+	switch e.Held {
+	case string(pins.Changed):
 		why = "has changed since it was approved"
+	case string(pins.Unknown):
+		return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "definition_unknown", Status: 403, Message: fmt.Sprintf(
+			"foldgate can't read or write its file of approved definitions, so it withholds the %s %s of upstream %s (pins: hold). Ask the operator: foldgate's log says what is wrong with pins.json in the state directory",
+			pinned[k], e.Name, e.Server)}
 	}
 	argument := e.Name
 	if argument == string(pins.Instructions) {

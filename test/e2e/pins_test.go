@@ -403,3 +403,24 @@ func TestHoldComparesFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestHoldWithoutPins: with hold and a file that can't be read, a call is refused with that reason. foldgate pins approve
+// would not help.
+func TestHoldWithoutPins(t *testing.T) {
+	t.Parallel()
+	answered := filepath.Join(t.TempDir(), "answers.json")
+	write(t, answered, answers(definitions()))
+	g := newGateway(t, fmt.Sprintf("pins: hold\nupstreams:\n  fake: {command: [%s, -answers, %s]}\n", fakeserverBin, answered))
+	ctx := testContext(t)
+	call(t, g.connect(ctx, "stdio", mcpclient.Legacy), ctx, "tools/list", `{}`)
+	g.stop()
+	write(t, filepath.Join(g.dir, "state", "pins.json"), "{")
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for range 2 {
+		m, err := c.Call(ctx, "tools/call", `{"name":"fake__pay","arguments":{}}`)
+		if said := string(m.Result) + string(m.Error); err != nil || !strings.Contains(said, "definition_unknown") || !strings.Contains(said, "pins.json") || strings.Contains(said, "pins approve") {
+			t.Errorf("a call says %s %v", said, err)
+		}
+		call(t, c, ctx, "tools/list", `{}`)
+	}
+}
