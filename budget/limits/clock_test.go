@@ -371,3 +371,51 @@ func testRetryAfter(t *testing.T, c *clock, open func(name string) Store) {
 		t.Errorf("%d refusals with a time, %d without", named, never)
 	}
 }
+
+// The reset of a rolling window is when the last use comes free. It does not move with the time.
+func TestResetOfARollingWindow(t *testing.T) {
+	day := time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)
+	at := func(clock string) time.Time {
+		d, err := time.ParseDuration(clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return day.Add(d)
+	}
+	c := &clock{t: at("6h35m22s")}
+	l := newLimits(t, Options{Now: c.now}, Limit{Name: "roll", Per: PerPrincipal, Calls: 2, Window: window(t, "rolling 1h")})
+	u := Use{Principal: "alice"}
+	shows := func(want time.Time) {
+		t.Helper()
+		all, err := l.All(t.Context())
+		status, err2 := l.Status(t.Context(), u)
+		if err != nil || err2 != nil || len(all) != 1 || len(status) != 1 {
+			t.Fatalf("at %v: All = %v, %v; Status = %v, %v", c.now(), all, err, status, err2)
+		}
+		if !all[0].Reset.Equal(want) || !status[0].Reset.Equal(want) {
+			t.Errorf("at %v: All has the reset %v, Status %v; want %v", c.now(), all[0].Reset, status[0].Reset, want)
+		}
+	}
+	if status, err := l.Status(t.Context(), u); err != nil || len(status) != 1 || !status[0].Reset.IsZero() {
+		t.Errorf("before the first use: %+v, %v", status, err)
+	}
+	for range 2 {
+		s, err := l.Begin(t.Context(), u, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.set(at("6h37m31s")) // tokens of a result don't count for the limit
+		if _, _, err := s.Take(t.Context(), 5); err != nil {
+			t.Fatal(err)
+		}
+		c.set(at("6h35m22s"))
+	}
+	for _, clock := range []string{"6h37m", "6h37m55s", "6h49m54s", "7h37m29s"} {
+		c.set(at(clock))
+		shows(at("7h37m30s"))
+		var exceeded *ExceededError
+		if _, err := l.Begin(t.Context(), u, 5); !errors.As(err, &exceeded) || !exceeded.Reset.Equal(at("7h37m30s")) {
+			t.Errorf("at %s Begin = %v", clock, err)
+		}
+	}
+}

@@ -269,17 +269,19 @@ func cutKey(key string) (limit string, window int64, subject string, ok bool) {
 
 // State is the state of a limit for one subject.
 type State struct {
-	Limit      string    `json:"limit"`
-	Subject    string    `json:"subject"`
-	Per        string    `json:"per"`
-	Action     string    `json:"action"`
-	Window     string    `json:"window,omitempty"`
-	Model      bool      `json:"model,omitempty"`  // the tokens are those of models that run branches
-	Tokens     int64     `json:"tokens,omitempty"` // 0: any number
-	TokensUsed int64     `json:"tokens_used"`      // also what is reserved
-	Calls      int64     `json:"calls,omitempty"`  // 0: any number
-	CallsUsed  int64     `json:"calls_used"`
-	Reset      time.Time `json:"reset,omitzero"` // zero: never. A rolling window: when what counts now has all come free
+	Limit      string `json:"limit"`
+	Subject    string `json:"subject"`
+	Per        string `json:"per"`
+	Action     string `json:"action"`
+	Window     string `json:"window,omitempty"`
+	Model      bool   `json:"model,omitempty"`  // the tokens are those of models that run branches
+	Tokens     int64  `json:"tokens,omitempty"` // 0: any number
+	TokensUsed int64  `json:"tokens_used"`      // also what is reserved
+	Calls      int64  `json:"calls,omitempty"`  // 0: any number
+	CallsUsed  int64  `json:"calls_used"`
+	// Reset is the end of the window, zero for never. A rolling window ends when all that counts now has come
+	// free; Reset is zero if nothing counts.
+	Reset time.Time `json:"reset,omitzero"`
 }
 
 // Quantity is what a limit counts in one unit.
@@ -313,14 +315,18 @@ func left(total, used int64) int64 {
 	return max(total-used, 0)
 }
 
-func (m match) state(u Used) State {
-	reset := m.span.until
+// state returns the state of a limit of which u is used. latest is the last part of a rolling window with a
+// use that counts, 0 if none has one.
+func (m match) state(u Used, latest int64) State {
+	reset := m.time(m.span.until)
 	if m.span.bucket != 0 {
-		reset += m.span.bucket - m.span.oldest
+		if reset = (time.Time{}); latest != 0 {
+			reset = m.time(latest + m.span.until - m.span.oldest)
+		}
 	}
 	total := m.total(m.subject)
 	return State{
-		Limit: m.Name, Subject: m.subject, Per: m.Per, Action: m.Action, Window: m.Window.String(), Reset: m.time(reset),
+		Limit: m.Name, Subject: m.subject, Per: m.Per, Action: m.Action, Window: m.Window.String(), Reset: reset,
 		Tokens: total.Tokens, TokensUsed: u.Tokens, Calls: total.Calls, CallsUsed: u.Calls, Model: m.ModelTokens > 0,
 	}
 }

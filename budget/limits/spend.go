@@ -479,7 +479,7 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 		if kind != "" {
 			is.since = time.Now()
 			if l.o.Notify != nil {
-				crossings = append(crossings, Crossing{one.state(used), kind, u})
+				crossings = append(crossings, Crossing{one.state(used, one.span.bucket), kind, u})
 			}
 		}
 		if len(l.levels) >= maxAccounts {
@@ -492,7 +492,7 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 
 // exceeded returns the error of limit i, of which so much is used: of calls, or of tokens.
 func (a *account) exceeded(i int, used Used, calls bool) *ExceededError {
-	s := a.of[i].state(used)
+	s := a.of[i].state(used, a.of[i].span.bucket)
 	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.of[i].Match.Context == Main}
 	if s.Model {
 		e.Unit = "model tokens"

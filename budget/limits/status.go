@@ -24,7 +24,7 @@ func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
 	}
 	var out []State
 	for i, m := range a.of {
-		out = append(out, m.state(used(counts[a.counters[i].Key], m.span)))
+		out = append(out, m.sum(counts[a.counters[i].Key]))
 	}
 	return out, nil
 }
@@ -50,9 +50,12 @@ func (l *Limits) All(ctx context.Context) ([]State, error) {
 			if one.Per == PerSession && start != 0 { // of requests without a session
 				window = cmp.Or(window, Window{n: 1, unit: day})
 			}
-			w := window.at(now, one.zone)
-			if u := used(parts, w); ok && name == one.Name && start == w.key && u != (Used{}) {
-				out = append(out, match{one, subject, w}.state(u))
+			m := match{one, subject, window.at(now, one.zone)}
+			if !ok || name != one.Name || start != m.span.key {
+				continue
+			}
+			if s := m.sum(parts); s.TokensUsed != 0 || s.CallsUsed != 0 {
+				out = append(out, s)
 			}
 		}
 		slices.SortFunc(out[from:], func(a, b State) int { return strings.Compare(a.Subject, b.Subject) })
@@ -106,9 +109,16 @@ func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count
 	return counts, nil
 }
 
-// used sums up the parts of a counter that count.
-func used(parts []Count, w span) Used {
-	return sum(slices.DeleteFunc(slices.Clone(parts), func(c Count) bool { return c.Bucket < w.oldest }))
+// sum returns the state by the parts of the counter.
+func (m match) sum(parts []Count) State {
+	parts = slices.DeleteFunc(slices.Clone(parts), func(c Count) bool { return c.Bucket < m.span.oldest })
+	total, latest := m.total(m.subject), int64(0)
+	for _, c := range parts {
+		if total.Tokens > 0 && c.Tokens > 0 || total.Calls > 0 && c.Calls > 0 {
+			latest = max(latest, c.Bucket)
+		}
+	}
+	return m.state(sum(parts), latest)
 }
 
 func sum(parts []Count) (sum Used) {
