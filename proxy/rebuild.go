@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,7 +28,14 @@ import (
 // Rebuilt is the result of [RebuildLimits].
 type Rebuilt struct {
 	Counts  int // that were compared with the traces
+	Raised  []RaisedCount
 	Missing []MissingRecords
+}
+
+// RaisedCount is a count that a rebuild has raised.
+type RaisedCount struct {
+	limits.Raised
+	Undoes time.Time // when the operator had reset it; zero if the traces have no reset of it
 }
 
 // MissingRecords are records that a journal no longer has. What they charged is not counted.
@@ -45,6 +53,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 		return done, err
 	}
 	named := &interceptor.Limits{Limits: all, Shown: c.ShownName, Stateless: wire.VersionModern}
+	resets := map[[2]string]time.Time{} // by limit and subject, the last one
 	charges := func(yield func(limits.Charge, error) bool) {
 		for _, dir := range dirs {
 			next, open := uint64(1), requests{named, c.Budgets.Limits, map[string]limits.Charge{}}
@@ -67,6 +76,9 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 					done.Missing = append(done.Missing, MissingRecords{dir, next, r.Seq - 1, r.Time()})
 				}
 				next = r.Seq + 1
+				if limit, subject, ok := readReset(r); ok {
+					resets[[2]string{limit, subject}] = r.Time()
+				}
 				for _, one := range open.charges(r) {
 					if !yield(one, nil) {
 						return
@@ -83,8 +95,26 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 			}
 		}
 	}
-	done.Counts, err = all.Rebuild(ctx, charges)
+	var raised []limits.Raised
+	done.Counts, raised, err = all.Rebuild(ctx, charges)
+	for _, r := range raised {
+		done.Raised = append(done.Raised, RaisedCount{r, resets[[2]string{r.Limit, r.Subject}]})
+	}
 	return done, errors.Join(err, store.Close())
+}
+
+// readReset returns the limit and the subject that the operator reset, if a record is of that and its window
+// has not ended.
+func readReset(r *trace.Record) (limit, subject string, ok bool) {
+	if r.Kind != trace.KindBudget+"reset" {
+		return "", "", false
+	}
+	var reset struct {
+		Limit, Subject string
+		ResetsAt       time.Time `json:"resets_at"`
+	}
+	err := json.Unmarshal(r.Payload, &reset) // it may be erased
+	return reset.Limit, reset.Subject, err == nil && (reset.ResetsAt.IsZero() || time.Now().Before(reset.ResetsAt))
 }
 
 // limitsAndStore opens the limits of a configuration without a gateway. The caller closes the store.

@@ -67,7 +67,7 @@ func TestUseByTools(t *testing.T) {
 		charges := func(yield func(Charge, error) bool) {
 			yield(Charge{At: spent.o.Now(), Use: u, Tokens: 70}, nil)
 		}
-		if n, err := spent.Rebuild(t.Context(), charges); n != len(want) || err != nil {
+		if n, _, err := spent.Rebuild(t.Context(), charges); n != len(want) || err != nil {
 			t.Fatal(n, err)
 		}
 		check(spent)

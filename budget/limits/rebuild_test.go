@@ -40,7 +40,7 @@ func TestRebuild(t *testing.T) {
 			}
 		}
 		fault := errors.New("the trace ends in the middle")
-		if _, err := l.Rebuild(t.Context(), seq(fault)); !errors.Is(err, fault) {
+		if _, _, err := l.Rebuild(t.Context(), seq(fault)); !errors.Is(err, fault) {
 			t.Errorf("Rebuild = %v", err)
 		}
 		if got := pay(t, l, bob, 60); got != 60 { // more than the traces have
@@ -56,10 +56,23 @@ func TestRebuild(t *testing.T) {
 		if now.Add(-48*time.Hour).Month() == now.Month() {
 			want["alice"] = Used{157, 3}
 		}
+		from := map[string]Used{"month alice": {}, "hours ": {60, 0}, "session s1": {}, "db db__get": {}}
 		for range 2 { // twice is as good as once
-			if n, err := l.Rebuild(t.Context(), seq(nil)); n < 5 || err != nil {
+			n, raised, err := l.Rebuild(t.Context(), seq(nil))
+			if n < 5 || err != nil {
 				t.Fatalf("Rebuild = %d, %v", n, err)
 			}
+			got := map[string]Used{}
+			for _, r := range raised {
+				got[r.Limit+" "+r.Subject] = r.From
+				if is := l.used(t, r.Limit, r.Subject); is != (Used{r.TokensUsed, r.CallsUsed}) {
+					t.Errorf("%s of %s is raised to %+v, and has %+v", r.Limit, r.Subject, r.State, is)
+				}
+			}
+			if diff := cmp.Diff(from, got); diff != "" {
+				t.Errorf("raised: %s", diff)
+			}
+			from = map[string]Used{}
 			if diff := cmp.Diff(want, sum()); diff != "" {
 				t.Error(diff)
 			}

@@ -198,10 +198,11 @@ func newBudgetsRebuild(a *app) *cobra.Command {
 		Use:   "rebuild [TRACE-DIRECTORY...]",
 		Short: "Raise the counts of the limits to what traces say",
 		Long: `Raise the counts of the limits in the configuration to what traces say, for a store
-that has lost its data. No count is lowered, so the command can be repeated. Name
-the trace directories of all gateways that share the store; without any, those of
-the configuration's state directory are read. Let the gateways be idle. Records
-that a trace no longer has are named: what they charged is not counted.`,
+that has lost its data, and print what was raised. No count is lowered, so the
+command can be repeated. What budgets reset had set to 0 counts again. Name the
+trace directories of all gateways that share the store; without any, those of the
+configuration's state directory are read. Let the gateways be idle. Records that a
+trace no longer has are named: what they charged is not counted.`,
 		Example: "  foldgate budgets rebuild\n  foldgate budgets rebuild /srv/gw1/trace /srv/gw2/trace",
 		RunE: func(cmd *cobra.Command, dirs []string) error {
 			cfg, err := config.Find(a.config)
@@ -230,10 +231,36 @@ that a trace no longer has are named: what they charged is not counted.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s compared with %s: none is lower now.\n", count(rebuilt.Counts, "count"), count(len(dirs), "trace"))
-			return nil
+			compared := count(rebuilt.Counts, "count") + " compared with " + count(len(dirs), "trace")
+			if len(rebuilt.Raised) == 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: nothing to raise.\n", compared)
+				return nil
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s. Raised:\n", compared)
+			return table(cmd.OutOrStdout(), raised(rebuilt.Raised))
 		},
 	}
+}
+
+// raised returns the table of the counts that a rebuild has raised.
+func raised(all []proxy.RaisedCount) [][]string {
+	rows := [][]string{{"LIMIT", "SUBJECT", "UNIT", "FROM", "TO"}}
+	for _, r := range all {
+		before := r.State
+		before.TokensUsed, before.CallsUsed = r.From.Tokens, r.From.Calls
+		was := before.Quantities()
+		for i, is := range r.Quantities() {
+			if is.Used <= was[i].Used {
+				continue
+			}
+			row := []string{r.Limit, subjectOf(r.State), is.Unit, strconv.FormatInt(was[i].Used, 10), strconv.FormatInt(is.Used, 10)}
+			if !r.Undoes.IsZero() {
+				row = append(row, "undoes the reset of "+r.Undoes.UTC().Format(time.RFC3339))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }
 
 // staysInForce is the error of a reload that changed nothing.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -103,9 +104,9 @@ func TestRebuild(t *testing.T) {
 	if _, err := os.Stat(reserves); err != nil {
 		t.Error(err)
 	}
-	for range 2 { // the second changes nothing
-		if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts compared with 1 trace: none is lower") {
-			t.Errorf("budgets rebuild says %q", out)
+	for _, want := range []string{" counts compared with 1 trace. Raised:\nLIMIT ", " counts compared with 1 trace: nothing to raise.\n"} { // the second changes nothing
+		if out := g.output("budgets", "rebuild"); !strings.Contains(out, want) {
+			t.Errorf("budgets rebuild says %q, without %q", out, want)
 		}
 	}
 	if _, err := os.Stat(reserves); err == nil {
@@ -143,6 +144,28 @@ func TestRebuild(t *testing.T) {
 	cmd.Stderr = &said
 	if err := cmd.Run(); err == nil || !strings.Contains(said.String(), "there is no trace in /nonexistent") {
 		t.Errorf("of a directory that is not there, budgets rebuild says %q, %v", said.String(), err)
+	}
+}
+
+// A rebuild says what it has raised, also if the operator had reset it.
+func TestRebuildAfterReset(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, "    - {name: all, per: all, calls: 9, window: 1mo}\n"))
+	c := g.connect(ctx, "http", mcpclient.Modern)
+	for range 3 {
+		tool(t, c, ctx, "fake__text", `{"text":"x"}`)
+	}
+	if out := g.output("budgets", "reset", "all"); out != "1 count of limit all set to 0.\n" {
+		t.Fatalf("budgets reset says %q", out)
+	}
+	tool(t, c, ctx, "fake__text", `{"text":"x"}`)
+	form := regexp.MustCompile(`^1 count compared with 1 trace\. Raised:\nLIMIT +SUBJECT +UNIT +FROM +TO\nall +all +calls +1 +4 +undoes the reset of 20\S+Z\n$`)
+	if out := g.output("budgets", "rebuild"); !form.MatchString(out) {
+		t.Errorf("budgets rebuild says %q", out)
+	}
+	if out := g.output("budgets", "rebuild"); out != "1 count compared with 1 trace: nothing to raise.\n" {
+		t.Errorf("the second budgets rebuild says %q", out)
 	}
 }
 
@@ -312,7 +335,7 @@ func TestRebuildOfAFlood(t *testing.T) {
 	g.stop()
 	before := used()
 	g.losesLimits()
-	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts compared with 1 trace: none is lower") {
+	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts compared with 1 trace. Raised:\n") {
 		t.Errorf("budgets rebuild says %q", out)
 	}
 	if diff := cmp.Diff(before, used()); diff != "" || before["everyone of "] < 20_000 {
