@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/test/freeport"
 	"github.com/foldgate/foldgate/test/mcpclient"
 	"github.com/foldgate/foldgate/test/redistest"
@@ -842,5 +843,41 @@ func TestFloodWithoutRedis(t *testing.T) {
 				return err == nil && refused == nil
 			})
 		})
+	}
+}
+
+// A call counts for calls of a limit once the limits let it pass, also if the policy then refuses it.
+func TestRefusedCallCounts(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, "    - {name: team, per: team, calls: 100, window: 1mo}\n", "policy: {rules: [{name: no-echo, deny: [fake__echo]}]}\n"))
+	c := g.connect(ctx, "http", mcpclient.Modern)
+	used := func() int64 {
+		var states []control.Budget
+		unmarshal(t, []byte(g.output("budgets", "--json")), &states)
+		if len(states) == 0 {
+			return 0
+		}
+		return states[0].CallsUsed
+	}
+	for _, one := range []struct {
+		name, args, says string
+		counts           int64
+	}{
+		{"fake__text", `{"text":"x"}`, "x", 1},
+		{"fake__echo", `{}`, "policy_denied", 1},
+		{"fake__none", `{}`, "unknown_tool", 1},
+		{"branch_read", `{"handle":"res_none"}`, "res_none", 1},
+		{"branch_status", `{"session_id":"none"}`, "limits", 0},
+		{"fake__text", `{"text":"x","branch_id":"br_none"}`, "branch_not_found", 0},
+	} {
+		before := used()
+		m := tool(t, c, ctx, one.name, one.args)
+		if text := string(m.Result) + string(m.Error); !strings.Contains(text, one.says) {
+			t.Errorf("%s %s: %s", one.name, one.args, text)
+		}
+		if n := used() - before; n != one.counts {
+			t.Errorf("%s %s: %d calls are counted, want %d: %s%s", one.name, one.args, n, one.counts, m.Result, m.Error)
+		}
 	}
 }
