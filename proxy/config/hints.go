@@ -23,24 +23,29 @@ func Closest(word string, names []string) string {
 	return best
 }
 
-// distance returns how many letters must be added, left out or replaced to get from a to b.
+// distance returns how many letters must be added, left out, replaced or swapped with the next one to get from a
+// to b.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	var before, row []int // of a without its last two letters, and its last one
+	next := make([]int, len(b)+1)
+	for j := range next {
+		next[j] = j
 	}
 	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
+		before, row, next = row, next, make([]int, len(b)+1)
+		next[0] = i + 1
 		for j := range len(b) {
-			d := before
+			d := row[j]
 			if a[i] != b[j] {
-				d = 1 + min(before, row[j], row[j+1])
+				d = 1 + min(d, row[j+1], next[j])
 			}
-			before, row[j+1] = row[j+1], d
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				d = min(d, before[j-1]+1)
+			}
+			next[j+1] = d
 		}
 	}
-	return row[len(b)]
+	return next[len(b)]
 }
 
 // unknownKey returns the fault for the key at a place that its mapping does not have. keys are the
