@@ -121,7 +121,12 @@ func (c Config) checkBudgets(k *checker) {
 	for i, l := range c.Budgets.Limits {
 		m := l.Match
 		k.If(m.Server != "" && c.Upstreams[m.Server] == nil,
-			at(i)+".match.server", "limit %s: there is no upstream %q: use a key of upstreams", l.Name, m.Server)
+			at(i)+".match.server", "limit %s: there is no upstream %q: %s", l.Name, m.Server, c.meantUpstream(m.Server))
+		if l.Per == limits.PerServer {
+			for _, name := range slices.Sorted(maps.Keys(l.Subjects)) {
+				k.If(c.Upstreams[name] == nil, at(i)+".subjects."+name, "limit %s: there is no upstream %q: %s", l.Name, name, c.meantUpstream(name))
+			}
+		}
 		if !c.Authenticates() {
 			continue
 		}
@@ -136,6 +141,14 @@ func (c Config) checkBudgets(k *checker) {
 				at(i)+".subjects."+name, "limit %s: no principal has the team %q: give it to some, under principals", l.Name, name)
 		}
 	}
+}
+
+// meantUpstream says what to write instead of a name that no upstream has.
+func (c Config) meantUpstream(name string) string {
+	if near := Closest(name, slices.Sorted(maps.Keys(c.Upstreams))); near != "" {
+		return "did you mean " + near + "? Otherwise use a key of upstreams"
+	}
+	return "use a key of upstreams"
 }
 
 func (c Config) checkReplicas(k *checker) {
