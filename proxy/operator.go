@@ -64,7 +64,7 @@ func checkLimit(st *settings, name string) error {
 		names = append(names, l.Name)
 	}
 	if name != "" && !slices.Contains(names, name) {
-		return fmt.Errorf("there is no limit %q: use one of %s", name, strings.Join(names, ", "))
+		return fmt.Errorf("%w %q: use one of %s", control.ErrNoLimit, name, strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ with use in its window. Gateways with one store count together.`,
 		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			states, err := found[0].Budgets(cmd.Context(), limit) // all use one store
 			if err != nil {
-				return err
+				return limitError(err)
 			}
 			states = slices.DeleteFunc(states, func(s control.Budget) bool {
 				of := subjectOf(s)
@@ -177,12 +177,20 @@ suffices if no other subject ends with it.`,
 		RunE: a.onGateways(func(cmd *cobra.Command, args []string, found []*control.Client) error {
 			n, err := found[0].ResetBudget(cmd.Context(), args[0], strings.Join(args[1:], " "))
 			if err != nil {
-				return err
+				return limitError(err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s of limit %s set to 0.\n", count(n, "count"), args[0])
 			return nil
 		}),
 	})
+}
+
+// limitError makes the error about an unknown limit a usage error.
+func limitError(err error) error {
+	if errors.Is(err, control.ErrNoLimit) {
+		return usageError{err}
+	}
+	return err
 }
 
 // subjectOf returns the subject of a count as the table prints it.

@@ -160,6 +160,9 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body ...byt
 		if strings.HasPrefix(fault.Error, ErrNoBranch.Error()) {
 			return out, ErrNoBranch
 		}
+		if named, ok := strings.CutPrefix(fault.Error, ErrNoLimit.Error()+" "); ok {
+			return out, fmt.Errorf("%w %s", ErrNoLimit, named)
+		}
 		return out, errors.New(cmp.Or(fault.Error, "the gateway is of another version, and does not know this command: "+res.Status))
 	}
 	if err == nil {

@@ -56,6 +56,10 @@ type Gateway interface {
 // ErrNoBranch is the error of [Gateway.EndBranch] for a branch that is not open at the gateway.
 var ErrNoBranch = errors.New("no branch with this id is open")
 
+// ErrNoLimit is the error of [Gateway.Budgets] and [Gateway.ResetBudget] for a limit that the configuration does
+// not have. The name of the limit follows.
+var ErrNoLimit = errors.New("there is no limit")
+
 // Branch is an open branch, or one that has just been ended.
 type Branch struct {
 	ID          string    `json:"id"`
@@ -185,7 +189,7 @@ func Handler(g Gateway) http.Handler {
 				status := http.StatusConflict
 				if _, wrong := errors.AsType[queryError](err); wrong {
 					status = http.StatusBadRequest
-				} else if errors.Is(err, ErrNoBranch) || errors.Is(err, errNoPath) {
+				} else if errors.Is(err, ErrNoBranch) || errors.Is(err, ErrNoLimit) || errors.Is(err, errNoPath) {
 					status = http.StatusNotFound
 				}
 				w.WriteHeader(status)

@@ -245,7 +245,7 @@ func TestOperatorAndLimits(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"some", "eve"}, 1, `limit some has no count of "eve": use one of "alice", "bob"`}, {[]string{"few"}, 1, "use one of some, many"}, {[]string{"some", "alice"}, 0, "1 count of limit some set to 0."},
+		{[]string{"some", "eve"}, 1, `limit some has no count of "eve": use one of "alice", "bob"`}, {[]string{"few"}, 2, `there is no limit "few": use one of some, many`}, {[]string{"some", "alice"}, 0, "1 count of limit some set to 0."},
 		{[]string{"own", "alice"}, 1, `use one of "principal bob", "ses_`}, {[]string{"own", "bob"}, 0, "1 count of limit own set to 0."}, {[]string{"own", "principal", "bob"}, 1, `no count of "principal bob": use one of "ses_`}, {[]string{"many", "all"}, 0, "1 count of limit many set to 0."},
 	} {
 		if out, code := g.operate(append([]string{"budgets", "reset"}, tt.args...)...); code != tt.code || !strings.Contains(out, tt.want) {
@@ -261,7 +261,7 @@ func TestOperatorAndLimits(t *testing.T) {
 		want string // the limits and subjects, else the message
 	}{
 		{nil, 0, "some alice|some bob|many all|own " + alice.Session()}, {[]string{"--limit", "some"}, 0, "some alice|some bob"}, {[]string{"--subject", "alice"}, 0, "some alice"}, {[]string{"--subject", "all"}, 0, "many all"}, {[]string{"--subject", "alice", "--limit", "many"}, 0, `No limit "many" has been used by "alice" in its window.`},
-		{[]string{"--limit", "few"}, 1, `there is no limit "few": use one of some, many`}, {[]string{"--subject", ""}, 2, "--subject: is empty"}, {[]string{"--subject", alice.Session()}, 0, "own " + alice.Session()}, {[]string{"--limit", "few", "--json"}, 1, `no limit "few"`}, {[]string{"--limit", "many", "--subject", "eve", "--json"}, 0, "[]"},
+		{[]string{"--limit", "few"}, 2, `there is no limit "few": use one of some, many`}, {[]string{"--subject", ""}, 2, "--subject: is empty"}, {[]string{"--subject", alice.Session()}, 0, "own " + alice.Session()}, {[]string{"--limit", "few", "--json"}, 2, `no limit "few"`}, {[]string{"--limit", "many", "--subject", "eve", "--json"}, 0, "[]"},
 	} {
 		out, code := g.operate(append([]string{"budgets"}, tt.args...)...)
 		var rows []string
