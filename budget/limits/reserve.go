@@ -18,8 +18,10 @@ type account struct {
 	counters []Counter // of these, in their order
 	from     int64     // the counters are those of [from, until)
 	until    int64
-	fold     bool  // a limit with the action fold is spent
-	spent    int64 // 1 more than what was left when the last take had waited in vain for reserves; 0 for none
+	fold     bool // a limit with the action fold is spent
+
+	waited        bool  // a take has waited in vain for reserves that others may give back
+	leftAfterWait int64 // what the tightest limit had left after that
 
 	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged

@@ -265,7 +265,6 @@ func (s *Spend) Confirmed() bool {
 
 // take takes tokens and calls. s.mu is held, or s is new.
 func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
-	l := s.l
 	if s.fromReserve(tokens, calls) {
 		return tokens, nil, nil
 	}
@@ -276,18 +275,33 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		cancel()
 		s.wait = max(s.wait-time.Since(start), 0)
 	}()
-	l.mu.Lock()
-	reserving := s.last.reserving
-	l.mu.Unlock()
-	if reserving != nil {
-		select {
-		case <-reserving:
-		case <-ctx.Done():
-		}
-		if s.fromReserve(tokens, calls) {
-			return tokens, nil, nil
-		}
+	if s.waitForReserve(ctx) && s.fromReserve(tokens, calls) {
+		return tokens, nil, nil
 	}
+	got, exceeded, err = s.takeFromStore(ctx, tokens, calls)
+	if err != nil && s.l.o.Allow && s.chargeUnconfirmed(tokens-got, calls) {
+		return tokens, nil, nil
+	}
+	return got, exceeded, err
+}
+
+// waitForReserve waits until the take that reserves has ended. It reports false if none is under way.
+func (s *Spend) waitForReserve(ctx context.Context) bool {
+	s.l.mu.Lock()
+	reserving := s.last.reserving
+	s.l.mu.Unlock()
+	if reserving == nil {
+		return false
+	}
+	select {
+	case <-reserving:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// takeFromStore takes from the store, up to four times: what is missing may be in a reserve, which goes back.
+func (s *Spend) takeFromStore(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
 	waited := false
 	for try := 0; ; try++ {
 		var more int64
@@ -295,42 +309,50 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		got += more
 		s.taken += more
 		if err != nil || exceeded == nil || try == 3 {
-			break
+			return got, exceeded, err
 		}
-		// Perhaps what is missing is in reserve: in another account of ours, or of another gateway.
-		// That one gives it back in a moment. If that was in vain, it is so until something changes.
-		if l.giveBack(ctx) {
+		if s.l.giveBack(ctx) { // another account of ours may have had it
 			continue
 		}
-		l.mu.Lock()
-		if waited {
-			s.last.spent = exceeded.Left + 1
-		}
-		inVain := s.last.spent == exceeded.Left+1
-		l.mu.Unlock()
-		if inVain {
-			break
+		if s.waitIsVain(exceeded.Left, waited) {
+			return got, exceeded, nil
 		}
 		waited = true
-		select {
-		case <-time.After(l.pause):
+		select { // another gateway may have it, and gives it back in a moment
+		case <-time.After(s.l.pause):
 		case <-ctx.Done():
 			return got, exceeded, nil
 		}
 	}
-	if l.o.Allow && err != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if len(l.holding) >= maxHolding { // it must not grow for ever
-			return got, nil, err
-		}
-		for !l.hold(s.last, got-tokens, -calls) { // in another slot, or none
-		}
-		s.taken += tokens - got
-		s.unconfirmed = true
-		return tokens, nil, nil
+}
+
+// waitIsVain reports whether a take has waited for reserves, and the tightest limit had as little left afterwards
+// as it has now. waited says that this take has.
+func (s *Spend) waitIsVain(left int64, waited bool) bool {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	a := s.last
+	if waited {
+		a.waited, a.leftAfterWait = true, left
 	}
-	return got, exceeded, err
+	return a.waited && a.leftAfterWait == left
+}
+
+// chargeUnconfirmed lets a take pass that the store does not answer. The account owes it to the store. It
+// reports false if too many accounts owe something.
+func (s *Spend) chargeUnconfirmed(tokens, calls int64) bool {
+	l := s.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.holding) >= maxHolding { // it must not grow for ever
+		return false
+	}
+	for charged := false; !charged; { // if the account has lost its slot, it tries another one, or goes without
+		charged = l.hold(s.last, -tokens, -calls)
+	}
+	s.taken += tokens
+	s.unconfirmed = true
+	return true
 }
 
 // charge lets takes come from an account. Another account is another window: what was taken before
