@@ -291,21 +291,26 @@ type Quantity struct {
 }
 
 // Left returns how much is not used.
-func (u Quantity) Left() int64 { return max(u.Total-u.Used, 0) }
+func (q Quantity) Left() int64 { return max(q.Total-q.Used, 0) }
 
 // Quantities returns what the limit counts.
 func (s State) Quantities() (all []Quantity) {
-	tokens := "tokens"
-	if s.Model {
-		tokens = "model tokens"
-	}
-	for _, u := range []Quantity{{tokens, s.TokensUsed, s.Tokens}, {"calls", s.CallsUsed, s.Calls}} {
-		if u.Total > 0 {
-			all = append(all, u)
+	for _, q := range []Quantity{s.tokens(), s.calls()} {
+		if q.Total > 0 {
+			all = append(all, q)
 		}
 	}
 	return all
 }
+
+func (s State) tokens() Quantity {
+	if s.Model {
+		return Quantity{"model tokens", s.TokensUsed, s.Tokens}
+	}
+	return Quantity{"tokens", s.TokensUsed, s.Tokens}
+}
+
+func (s State) calls() Quantity { return Quantity{"calls", s.CallsUsed, s.Calls} }
 
 // left returns what is left of a total.
 func left(total, used int64) int64 {
@@ -342,7 +347,7 @@ func (l *limit) time(seconds int64) time.Time {
 // ExceededError says which limit refuses a use.
 type ExceededError struct {
 	Limit, Subject string
-	Unit           string // tokens or calls
+	Unit           string // as in Quantity
 	Left, Total    int64
 	Main           bool      // the limit counts in main only
 	Reset          time.Time // when the use that was refused can succeed, else as in State; zero: never

@@ -514,15 +514,13 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 
 // exceeded returns the error of limit i, of which so much is used: of calls, or of tokens.
 func (a *account) exceeded(i int, used Used, calls bool) *ExceededError {
-	s := a.of[i].state(used, a.of[i].span.bucket)
-	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.of[i].Match.Context == Main}
-	if s.Model {
-		e.Unit = "model tokens"
-	}
+	m := a.of[i]
+	s := m.state(used, m.span.bucket)
+	q := s.tokens()
 	if calls {
-		e.Unit, e.Left, e.Total = "calls", left(s.Calls, s.CallsUsed), s.Calls
+		q = s.calls()
 	}
-	return e
+	return &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: q.Unit, Left: q.Left(), Total: q.Total, Reset: s.Reset, Main: m.Match.Context == Main}
 }
 
 // nextID returns the id of an operation. With a place that ends with a dot the next process may ask for it.
