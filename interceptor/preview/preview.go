@@ -66,16 +66,22 @@ const (
 	Plain    Kind = "text"
 )
 
-// handleTokens is what nearly every handle takes at most. Handles are random, so their true count must not
-// decide what a preview shows: the same text has the same preview.
-const handleTokens = 22
+// standIn returns what a handle is counted as. Each of its characters is a token, and a handle of the same
+// length has at most as many tokens. Handles are random, so their true count must not decide what a
+// preview shows: the same text has the same preview.
+func standIn(handle string) string {
+	return ("res_" + strings.Repeat("7q", len(handle)/2+1))[:len(handle)]
+}
 
 // Make returns the preview of s in at most budget tokens, as count counts them, and fewer than
 // s.Tokens. ok is false if not even the handle fits.
 func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	budget = min(budget, s.Tokens-1)
+	same := func(text string) int { // the same for every handle
+		return count(strings.Replace(text, s.Handle, standIn(s.Handle), 1))
+	}
 	short := fmt.Sprintf("[Folded: %s tokens; read with branch_read handle %s]", group(s.Tokens), s.Handle)
-	least := count(short)
+	least := same(short)
 	if least > budget {
 		return Preview{}, false
 	}
@@ -87,9 +93,6 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	}
 	head := fmt.Sprintf("[Folded %s: %s tokens, %s. Read more: branch_read {\"handle\":\"%s\"} (lines, grep, jq, search)%s]",
 		f.kind, group(s.Tokens), strings.Join(f.totals, ", "), s.Handle, whole)
-	same := func(text string) int { // the same for every handle
-		return count(strings.Replace(text, s.Handle, "", 1)) + min(handleTokens, len(s.Handle))
-	}
 	// The counts of the parts can add up to less than the count of the whole. So the whole is
 	// counted, and in this rare case made again with less.
 	for room := budget; room > least; room -= max(room/8, 8) {
@@ -97,7 +100,7 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 		if len(body) == 0 {
 			break
 		}
-		if text := strings.ToValidUTF8(head+"\n"+strings.Join(body, "\n"), "\uFFFD"); same(text) <= budget && count(text) <= budget {
+		if text := strings.ToValidUTF8(head+"\n"+strings.Join(body, "\n"), "\uFFFD"); same(text) <= budget {
 			p.Text = text
 			break
 		}
