@@ -39,6 +39,7 @@ type column struct {
 	values     []string // of each entry, "" for none; kept while they may be titles
 	long       int      // bytes of all values
 	from, to   string
+	when       span
 
 	numbers int
 	sum     float64
@@ -131,6 +132,8 @@ func (c *column) add(at int, value string) {
 	if n, scaled, ok := number(value); ok {
 		c.scaled = c.scaled || scaled
 		c.addNumber(n, value, at)
+	} else if isTime(value) {
+		c.when.add(value)
 	}
 }
 
@@ -221,14 +224,9 @@ func (e *entries) tell(f *findings) {
 			head += fmt.Sprintf(" (in %s)", group(c.rows))
 		}
 		switch values := len(c.tally.n); {
-		case values == 1 && c.rows == n:
+		case values == 1 && c.rows == n && (timed || c.when.times == 0):
 			always = append(always, head+" "+clip(c.from, 60))
-		case isTime(c.from) && isTime(c.to):
-			if !timed {
-				f.totals = append(f.totals, clip(c.from, 40)+" to "+clip(c.to, 40))
-			} else if c.from != c.to {
-				f.fact(3*scale, []string{fmt.Sprintf("%s: %s to %s", head, clip(c.from, 40), clip(c.to, 40))}, nil)
-			}
+		case c.when.times*20 >= c.rows*19 && e.tellTimes(f, c, head, scale, !timed):
 			timed = true
 		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
 			e.tellNumbers(f, c, head, scale)
