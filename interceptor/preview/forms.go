@@ -71,7 +71,7 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Tests, noun: "benchmark", share: 0.4, least: 3,
 			entry: `^(?P<benchmark>Benchmark\S+)\s+(?P<runs>\d+)\s+(?P<ns_op>[\d.]+) ns/op(?:\s+(?P<B_op>\d+) B/op)?(?:\s+(?P<allocs_op>\d+) allocs/op)?`},
 		{kind: Diff, noun: "changed file", share: 0.9, least: 4, entry: `^ (?P<path>\S.*?) +\| +(?:(?P<changes>\d+)|Bin)`, more: `^ \d+ files? changed`},
-		{kind: Diff, noun: "changed file", share: 0.95, least: 4, entry: `^(?P<added>\d+|-)\t(?P<removed>\d+|-)\t(?P<path>\S.*)$`},
+		{kind: Diff, noun: "changed file", share: 0.95, least: 4, entry: `^(?P<added>\d+|-)\t(?P<removed>\d+|-)\t(?P<path>\S*[^\s\d.,:-].*)$`},
 		{kind: Code, noun: "label", share: 0.85, least: 3,
 			entry: `^(?:TEXT (?P<function>\S+)\(SB\)|[0-9a-f]{8,16} <(?P<function2>[^>]+)>:|(?P<function3>[\w.]+):\s*(?:[#;/].*)?$)`, more: `^\s+(?:[0-9a-f]+:\t|\S+:\d+\t0x)|^ *\t[.a-zA-Z][\w.]*(?:[\s(]|$)|^\s*[#;/]`},
 		{kind: Code, noun: "instruction", share: 0.25, least: 4,
@@ -90,7 +90,7 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Lock, noun: "package", share: 0.8, least: 4, entry: `^(?P<package>[\w.-]+)(?:\[.*\])?==(?P<version>[^\s;\\]+)`, more: `^ +(?:--hash|#)|^#`},
 		{kind: Binary, noun: "row", share: 0.9, least: 4, entry: `^(?:[0-9a-f]{6,16}:? +[0-9a-f]{2}[0-9a-f ]|[A-Za-z0-9+/]{60,80}={0,2}$)`},
 		{kind: Table, noun: "symbol", share: 0.8, least: 4, entry: `^ *(?:[0-9a-f]{4,16})? +(?:(?P<size>\d+) +)?(?P<type>[A-Za-z?]) (?P<symbol>\S.*)$`},
-		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>\S+(?: \S+){0,3})$`},
+		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>\S*[^\s\d.,-]\S*(?: \S+){0,3})$`},
 		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"range", "mapping", "Size"},
 			entry: `^(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
 	}

@@ -1,14 +1,13 @@
 package preview
 
 import (
-	"cmp"
-	"encoding/csv"
 	"fmt"
 	"iter"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // readDiff reads a diff: each file with its added and removed lines. If other lines surround it, they
@@ -489,34 +488,42 @@ func (f *findings) faults(levelOf []string) {
 
 // readTable reads values with a delimiter under a header.
 func readTable(f *findings) bool {
-	from, to, comma := delimited(f.lines)
-	if comma == 0 {
+	t := delimited(f.lines)
+	if t == nil {
 		return false
 	}
 	e := &entries{noun: "row"}
-	r := csv.NewReader(strings.NewReader(strings.Join(f.lines[from:to], "\n")))
-	r.Comma, r.LazyQuotes, r.FieldsPerRecord, r.ReuseRecord = comma, true, -1, true
-	var header []string
-	for rec, err := r.Read(); err == nil; rec, err = r.Read() {
-		if rule(strings.Join(rec, "")) {
+	first := cells(t.rows[0], t.comma)
+	header := names(first)
+	for i, l := range t.rows[1:] {
+		row := cells(l, t.comma)
+		if len(row) < 2 || t.comma >= '|' && isRuler(strings.Join(row, "")) || slices.Equal(row, first) { // the header again, as in files that were joined
 			continue
 		}
-		if header == nil {
-			header = slices.Clone(rec)
-			for i, name := range header {
-				header[i] = cmp.Or(strings.TrimSpace(name), fmt.Sprint("column ", i+1))
-			}
-			continue
-		}
-		line, _ := r.FieldPos(0)
-		e.begin(from + line - 1)
-		for i, v := range rec[:min(len(rec), len(header))] {
-			e.set(header[i], strings.Clone(v))
+		e.begin(t.at[i+1])
+		for j, v := range row[:min(len(row), len(header))] {
+			e.set(header[j], v)
 		}
 	}
-	f.table(e, fields(strings.Trim(f.lines[from], string(comma)), comma))
-	f.around(from, to)
+	columns := t.rows[0]
+	if t.comma >= '|' { // a border
+		columns = strings.Trim(columns, string(t.comma)+" ")
+	}
+	f.table(e, len(cells(columns, t.comma)))
+	f.around(t.at[0], t.to)
 	return true
+}
+
+// names returns the names of columns. Those that are empty or there before get their number.
+func names(header []string) []string {
+	out := make([]string, len(header))
+	for i, name := range header {
+		out[i] = strings.TrimSpace(name)
+		if out[i] == "" || slices.Contains(out[:i], out[i]) {
+			out[i] = strings.TrimSpace(fmt.Sprint(out[i], " column ", i+1))
+		}
+	}
+	return out
 }
 
 // readAligned reads columns that are aligned under a header.
@@ -526,7 +533,7 @@ func readAligned(f *findings) bool {
 		return false
 	}
 	e := &entries{noun: "row"}
-	header := split(f.lines[at])
+	header := names(split(f.lines[at]))
 	for i, l := range f.lines[at+1:] {
 		if v := split(l); len(v) >= min(len(header), 2) && !rule(l) {
 			e.begin(at + 1 + i)
@@ -555,54 +562,215 @@ func rule(l string) bool {
 	return strings.Trim(l, "-+=| \t:─│┌┬┐├┼┤└┴┘") == "" && strings.TrimSpace(l) != ""
 }
 
+// isRuler reports whether a row separates, and does not merely have dashes for values.
+func isRuler(l string) bool { return rule(l) && containsAny(l, []string{"--", "──", "==", "+"}) }
+
+// A delimitedTable is a header and rows with the same number of fields.
+type delimitedTable struct {
+	comma rune
+	rows  []string // the header is the first one; a row with a line end in quotes has several lines
+	at    []int    // the line that each begins with
+	to    int      // the line behind the last one
+}
+
 // delimited finds a header, the character that splits it and the lines below into the same number of fields,
-// and their end. comma is 0 if there is none.
-func delimited(lines []string) (from, to int, comma rune) {
-	for skipped := 0; from < len(lines) && skipped <= maxAround; from++ {
+// and their end. It returns nil if there is none.
+func delimited(lines []string) *delimitedTable {
+	for from, skipped := 0, 0; from < len(lines) && skipped <= maxAround; from++ {
 		if strings.TrimSpace(lines[from]) == "" || rule(lines[from]) {
 			continue
 		}
 		for _, comma := range []rune{'\t', ',', ';', '|', '│'} {
-			n := fields(lines[from], comma)
-			if n < 2 || (comma == ',' && n < 3) || !isHeader(lines[from], comma) {
+			n, _ := fields(lines[from], comma, false)
+			if n < 2 {
 				continue
 			}
 			if comma < '|' && !strings.ContainsRune(strings.Trim(lines[from], string(comma)), comma) {
 				continue // a statement
 			}
-			row := func(l string) bool { return fields(l, comma) == n }
+			row := func(l string) bool { got, open := fields(l, comma, false); return got == n && !open }
 			fits := func(l string) bool { return row(l) || comma >= '|' && rule(l) }
-			to := untilLast(lines, fits)
-			if to <= from || count(lines[:from], row) > 0 {
+			t := delimitedTable{comma: comma}
+			t.rows, t.at = rowsOf(lines[from:], comma, n)
+			to := untilLast(t.rows, fits)
+			if to <= 0 || count(lines[:from], row) > 0 {
 				continue
 			}
-			if s := sample(lines[from:to]); len(s) >= 4 && count(s, fits)*20 >= len(s)*19 {
-				return from, to, comma
+			s := sample(t.rows[:to])
+			if len(s) < 4 || count(s, fits)*20 < len(s)*19 {
+				continue
 			}
+			short := isHeader(lines[from], comma)
+			var below [][]string
+			again := -1
+			for _, l := range s {
+				if l == lines[from] {
+					again++
+				} else if row(l) {
+					below = append(below, cells(l, comma))
+				}
+			}
+			if sure, recurs := heads(cells(lines[from], comma), below); !sure && (!short || again*20 > len(s) || recurs || n == 2 && comma == ',' && strings.Contains(lines[from], " ")) {
+				continue
+			}
+			if t.to = len(lines); to < len(t.rows) {
+				t.to = from + t.at[to]
+			}
+			t.rows, t.at = t.rows[:to], t.at[:to]
+			for i := range t.at {
+				t.at[i] += from
+			}
+			return &t
 		}
 		skipped++
 	}
-	return 0, 0, 0
+	return nil
 }
 
-// fields returns the number of fields of a line. A delimiter in quotes splits nothing.
-func fields(l string, comma rune) int {
-	n, quoted := 1, false
-	for _, r := range l {
-		if r == '"' {
-			quoted = !quoted
-		} else if r == comma && !quoted {
-			n++
+// maxQuoted is how many lines a field in quotes may have.
+const maxQuoted = 200
+
+// rowsOf joins the lines of each row with line ends in quotes, and returns where each row begins. If the quotes are
+// mere characters, each line is a row: one is not closed, or most lines in quotes have n fields themselves.
+func rowsOf(lines []string, comma rune, n int) (rows []string, at []int) {
+	for i := 0; i < len(lines); {
+		_, open := fields(lines[i], comma, false)
+		to, like := i+1, 0
+		for ; open && to < min(i+maxQuoted, len(lines)); to++ {
+			if got, quoted := fields(lines[to], comma, false); got == n && !quoted {
+				like++
+			}
+			_, open = fields(lines[to], comma, true)
+		}
+		if open || like*2 > to-i-1 {
+			rows, at = slices.Clone(lines), make([]int, len(lines))
+			for i := range at {
+				at[i] = i
+			}
+			return rows, at
+		}
+		row := lines[i]
+		if to > i+1 {
+			row = strings.Join(lines[i:to], "\n")
+		}
+		rows, at = append(rows, row), append(at, i)
+		i = to
+	}
+	return rows, at
+}
+
+// heads reports whether the first row of a table has the names of its columns. It is sure if more columns that have
+// numbers or times below have none in this row than have one, and it is no header if a value of it recurs in
+// its column. Years may be names.
+func heads(first []string, below [][]string) (sure, recurs bool) {
+	with, without := 0, 0
+	for i, name := range first {
+		name = strings.TrimSpace(name)
+		values, measured := 0, 0
+		for _, row := range below {
+			if i >= len(row) || strings.TrimSpace(row[i]) == "" {
+				continue
+			}
+			values++
+			if isMeasure(strings.TrimSpace(row[i])) {
+				measured++
+			} else if strings.TrimSpace(row[i]) == name {
+				recurs = true
+			}
+		}
+		switch {
+		case values < 3 || measured*20 < values*19 || len(name) == 4 && isYear.MatchString(name):
+		case name == "" || isMeasure(name):
+			with++
+		case strings.ContainsFunc(name, unicode.IsLetter) && !noValue.MatchString(name):
+			without++
 		}
 	}
-	return n
+	return without > with, recurs
+}
+
+// isMeasure reports whether a value is a number or a time.
+func isMeasure(v string) bool {
+	_, _, ok := number(v)
+	return ok || isTime(v)
+}
+
+var (
+	isYear  = regexp.MustCompile(`^(?:19|20)\d\d$`)
+	noValue = regexp.MustCompile(`(?i)^(?:n/?a|nan|nil|null|none|inf|infinity|unknown|missing|true|false)$`)
+)
+
+// cells returns the fields of a row. A delimiter in quotes splits nothing.
+func cells(row string, comma rune) (out []string) {
+	for {
+		value, rest := row, ""
+		more := false
+		if end := quotedEnd(row, comma); end > 0 {
+			value = strings.ReplaceAll(row[1:end], `""`, `"`)
+			rest = row[end+1:]
+			if more = rest != ""; more {
+				rest = rest[utf8.RuneLen(comma):]
+			}
+		} else if i := strings.IndexRune(row, comma); i >= 0 {
+			value, rest, more = row[:i], row[i+utf8.RuneLen(comma):], true
+		}
+		if out = append(out, value); !more {
+			return out
+		}
+		row = rest
+	}
+}
+
+// quotedEnd returns the index of the quote that ends the quoted field which a row begins with; 0 if it begins with
+// none, and -1 if the quotes are open.
+func quotedEnd(row string, comma rune) int {
+	if row == "" || row[0] != '"' {
+		return 0
+	}
+	for i := 1; i < len(row); i++ {
+		if row[i] != '"' {
+			continue
+		}
+		if rest := row[i+1:]; rest == "" || strings.HasPrefix(rest, string(comma)) {
+			return i
+		}
+		if row[i+1] == '"' {
+			i++
+		}
+	}
+	return -1
+}
+
+// fields returns the number of fields of a line, and whether it ends within quotes. quoted tells whether it begins
+// within them.
+func fields(l string, comma rune, quoted bool) (n int, open bool) {
+	if !strings.Contains(l, `"`) {
+		return 1 + strings.Count(l, string(comma)), quoted
+	}
+	if quoted {
+		l = `"` + l
+	}
+	for n = 1; ; n++ {
+		end := quotedEnd(l, comma)
+		if end < 0 {
+			return n, true
+		}
+		if end > 0 {
+			l = l[end+1:]
+		}
+		i := strings.IndexRune(l, comma)
+		if i < 0 {
+			return n, false
+		}
+		l = l[i+utf8.RuneLen(comma):]
+	}
 }
 
 // isHeader reports whether all fields are short words.
 func isHeader(l string, comma rune) bool {
 	for f := range strings.SplitSeq(strings.Trim(l, string(comma)), string(comma)) {
 		f = strings.Trim(strings.TrimSpace(f), `"`)
-		if f == "" || len(f) > 40 || strings.Count(f, " ") > 3 || isDigit(f[0]) || strings.ContainsAny(f, "{}()=<>") {
+		if f == "" || isMeasure(f) || len(f) > 40 || strings.Count(f, " ") > 3 || isDigit(f[0]) || strings.ContainsAny(f, "{}()=<>") {
 			return false
 		}
 	}
@@ -628,16 +796,31 @@ func readColumns(f *findings) bool {
 		if n < 2 || n > 20 || share(f.sample, func(l string) bool { return indent(l) < 4 }) < 0.9 || share(f.sample, func(l string) bool { return len(l) < maxForm && len(split(l)) == n }) < 0.9 {
 			continue
 		}
-		if by == 3 && (share(f.sample, func(l string) bool { return len(split(l)) == n }) < 0.99 || !strings.ContainsAny(f.sample[0], "0123456789")) {
+		if by == 3 && (share(f.sample, func(l string) bool { return len(split(l)) == n }) < 0.99 || !strings.ContainsAny(f.sample[len(f.sample)/2], "0123456789")) {
 			continue // words of prose
 		}
 		f.kind = Table
 		e := &entries{noun: "row"}
+		var below [][]string
+		for _, l := range f.sample[1:] {
+			below = append(below, split(l))
+		}
+		header := make([]string, n)
+		sure := false
+		if first := split(f.sample[0]); len(first) == n {
+			if sure, _ = heads(first, below); sure {
+				header = first
+			}
+		}
+		header = names(header)
 		for i, l := range f.lines {
+			if sure && l == f.sample[0] {
+				continue
+			}
 			if v := split(l); len(v) == n {
 				e.begin(i)
 				for j, v := range v {
-					e.set(fmt.Sprint("column ", j+1), v)
+					e.set(header[j], v)
 				}
 			}
 		}

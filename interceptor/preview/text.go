@@ -92,7 +92,7 @@ const (
 	narrow = 120
 )
 
-// clip cuts s to at most max characters and appends the number of those left out.
+// clip cuts s to at most max characters, on one line, and appends the number of those left out.
 func clip(s string, max int) string {
 	at, n := len(s), 0
 	for i := range s {
@@ -102,12 +102,15 @@ func clip(s string, max int) string {
 		}
 		n++
 	}
-	kept := strings.ToValidUTF8(s[:at], "\uFFFD")
+	kept := lineEnds.Replace(strings.ToValidUTF8(s[:at], "\uFFFD"))
 	if rest := utf8.RuneCountInString(s[at:]); rest > 0 {
 		kept += fmt.Sprintf("…(+%s)", group(rest))
 	}
 	return kept
 }
+
+// lineEnds are shown escaped, so that no value looks like lines of a preview.
+var lineEnds = strings.NewReplacer("\n", `\n`, "\r", `\r`)
 
 // pattern returns a line with # instead of its numbers, ids and times.
 func pattern(l string) string {
