@@ -611,68 +611,144 @@ func readMarkup(f *findings) bool {
 		parts[0] = "elements: " + parts[0]
 		f.fact(9, parts[:min(len(parts), 40)], nil)
 	}
-	if items.noun != "" {
+	if n := len(items.lines); n > 0 {
+		if items.lines[n-1]-items.lines[0] < n-1 { // several in a line
+			items.show = func(i int, note string, worth float64) {
+				f.own(len(f.lines)+i, fmt.Sprintf("%s[%d]:%s %s", items.noun, i, note, clip(items.raw[i], narrow)), worth)
+			}
+		}
 		items.tell(f)
 	}
 	f.ends(1)
 	return true
 }
 
-// parseXML counts the elements of an XML text by their paths. items are the elements like the first one that
-// repeats, with their attributes and children; their noun is "" if none repeats. ok is false if the
-// text is not XML, or nested too deeply. line is the index of the text's first line.
-func parseXML(text string, line int) (elements tally, items *entries, ok bool) {
-	z := html.NewTokenizer(strings.NewReader(text))
-	z.AllowCDATA(true)
-	items = &entries{}
-	var path []string
-	depth := 0 // of the items
-	for token := z.Next(); token != html.ErrorToken; token = z.Next() {
-		raw := z.Raw()
-		switch token {
-		case html.StartTagToken, html.SelfClosingTagToken:
-			name := tagName(raw)
-			here := strings.Join(append(path[:len(path):len(path)], name), "/")
-			if len(here) > 1<<10 { // each element would cost as much
-				return elements, nil, false
-			}
-			if s := elements.add(here, line); s != nil && s.n == 2 && items.noun == "" && len(path) > 0 {
-				items.noun, depth = name, len(path)
-			}
-			item := items.noun == "" || len(path) == depth // until one repeats, any element may be an item
-			if item && (items.noun == "" || name == items.noun) {
-				items.begin(line)
-			}
-			if bytes.IndexByte(raw, '=') > 0 && len(path) <= depth+1 {
-				of := name + "@"
-				if item {
-					of = ""
-				}
-				for k, v, more := z.TagAttr(); k != nil; k, v, more = z.TagAttr() {
-					items.set(of+string(k), string(v))
-					if !more {
-						break
-					}
-				}
-			}
-			if token == html.StartTagToken && raw[len(raw)-2] != '/' {
-				if path = append(path, name); len(path) > 200 {
-					return elements, nil, false
-				}
-			}
-		case html.EndTagToken:
-			if len(path) == 0 || path[len(path)-1] != tagName(raw[1:]) {
-				return elements, nil, false
-			}
-			path = path[:len(path)-1]
-		case html.TextToken:
-			if items.noun != "" && len(path) == depth+2 && len(raw) < 200 {
-				items.set(path[depth+1], html.UnescapeString(string(raw)))
+// parseXML counts the elements of an XML text by their paths. items are all elements with the path of the first
+// one that repeats, with their attributes and children; their noun is "" if none repeats. ok is false if
+// the text is not XML, or nested too deeply. line is the index of the text's first line.
+func parseXML(text string, line int) (elements tally, items *xmlItems, ok bool) {
+	items = &xmlItems{}
+	again := "" // the path of the items
+	if !walkXML(text, line, func(e xmlToken) {
+		if e.kind == html.StartTagToken {
+			if s := elements.add(e.path, e.line); s != nil && s.n == 2 && again == "" && strings.Contains(e.path, "/") {
+				again = e.path
 			}
 		}
-		line += bytes.Count(raw, []byte("\n"))
+	}) || len(elements.n) == 0 {
+		return elements, nil, false
 	}
-	return elements, items, len(elements.n) > 0 && len(path) == 0
+	if again == "" {
+		return elements, items, true
+	}
+	items.noun = again[strings.LastIndexByte(again, '/')+1:]
+	walkXML(text, line, func(e xmlToken) {
+		below, inside := strings.CutPrefix(e.path, again)
+		switch {
+		case !inside || below != "" && below[0] != '/' || strings.LastIndexByte(below, '/') > 0: // of something else, or deeper
+		case e.kind == html.StartTagToken:
+			of := ""
+			if below == "" {
+				items.begin(e.line)
+				items.raw = append(items.raw, text[e.at:])
+			} else {
+				of = below[1:] + "@"
+			}
+			for k, v := range attributesOf(text[e.at:e.end]) {
+				items.set(of+k, v)
+			}
+		case e.kind == html.TextToken:
+			items.set(cmp.Or(strings.TrimPrefix(below, "/"), "#text"), e.text)
+		case e.kind == html.EndTagToken && below == "":
+			if last := len(items.raw) - 1; last >= 0 {
+				items.raw[last] = items.raw[last][:e.end-(len(text)-len(items.raw[last]))]
+			}
+		}
+	})
+	return elements, items, true
+}
+
+// xmlItems are elements, each with its text.
+type xmlItems struct {
+	entries
+	raw []string
+}
+
+// xmlToken is the start or the end of an element, or a text in it.
+type xmlToken struct {
+	kind       html.TokenType
+	path, text string
+	line       int
+	at, end    int // of the token in the text
+}
+
+// walkXML calls yield for each token. An element without content has a start and an end. It returns false for
+// a text that is not XML, or nested too deeply.
+func walkXML(text string, line int, yield func(xmlToken)) bool {
+	z := html.NewTokenizer(strings.NewReader(text))
+	z.AllowCDATA(true)
+	var paths []string // of the open elements
+	at := 0
+	for token := z.Next(); token != html.ErrorToken; token = z.Next() {
+		raw := z.Raw()
+		e := xmlToken{kind: token, line: line, at: at, end: at + len(raw)}
+		if len(paths) > 0 {
+			e.path = paths[len(paths)-1]
+		}
+		switch token {
+		case html.StartTagToken, html.SelfClosingTagToken:
+			alone := raw[len(raw)-2] == '/'
+			name := tagName(raw)
+			if e.path != "" {
+				name = e.path + "/" + name
+			}
+			if len(name) > 1<<10 || len(paths) >= 200 { // each element would cost as much
+				return false
+			}
+			e.kind, e.path = html.StartTagToken, name
+			z.NextIsNotRawText() // as in a <title> of HTML
+			if yield(e); alone {
+				e.kind = html.EndTagToken
+				yield(e)
+			} else {
+				paths = append(paths, name)
+			}
+		case html.EndTagToken:
+			name := e.path[strings.LastIndexByte(e.path, '/')+1:]
+			if len(paths) == 0 || name != tagName(raw[1:]) {
+				return false
+			}
+			yield(e)
+			paths = paths[:len(paths)-1]
+		case html.TextToken:
+			if len(paths) > 0 {
+				e.text = string(z.Text())
+				yield(e)
+			}
+		}
+		line += strings.Count(text[at:e.end], "\n")
+		at = e.end
+	}
+	return len(paths) == 0
+}
+
+// attributesOf returns the attributes in a tag. The tokenizer of HTML would make their names lower-case.
+func attributesOf(tag string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		rest := tag[max(strings.IndexAny(tag, " \t\r\n"), 0):]
+		for {
+			name, after, ok := strings.Cut(rest, "=")
+			after = strings.TrimLeft(after, " \t\r\n")
+			if !ok || after == "" || after[0] != '"' && after[0] != '\'' {
+				return
+			}
+			value, more, ok := strings.Cut(after[1:], after[:1])
+			if !ok || !yield(strings.TrimSpace(name), html.UnescapeString(value)) {
+				return
+			}
+			rest = more
+		}
+	}
 }
 
 // tagName returns the name in a tag as it is written.
