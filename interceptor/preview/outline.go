@@ -331,16 +331,16 @@ func isYAML(sample []string) bool {
 	in, keys := 0, 0 // the lines of a block of text are no keys
 	for _, l := range sample {
 		t := strings.TrimLeft(strings.TrimSpace(l), "- ")
-		_, value, ok := key(t)
+		name, value, ok := key(t)
 		switch {
 		case strings.HasPrefix(l, "\t"), strings.HasPrefix(l, "## "):
 			return false
-		case ok && indent(l) > 0 && value == "" || ok && strings.HasPrefix(strings.TrimSpace(l), "- "):
+		case ok && value == "" && (indent(l) > 0 || !strings.Contains(name, " ")) || ok && strings.HasPrefix(strings.TrimSpace(l), "- "):
 			in++
 			keys++
 		case ok && !strings.Contains(t, " ") && indent(l) == 0, ok && strings.IndexByte(t, ' ') > strings.IndexByte(t, ':'):
 			keys++
-		case strings.HasPrefix(strings.TrimSpace(l), "#"), strings.HasPrefix(l, "---"), strings.HasPrefix(strings.TrimSpace(l), "- "), indent(l) >= 4:
+		case strings.HasPrefix(strings.TrimSpace(l), "#"), strings.HasPrefix(l, "---"), strings.HasPrefix(strings.TrimSpace(l)+" ", "- "), indent(l) >= 4:
 			in++
 		}
 	}
@@ -365,6 +365,10 @@ func readYAML(f *findings) bool {
 		end--
 	}
 	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}, lead: "kind"}, &entries{noun: "item"}, &entries{noun: "entry", show: hide}, &outline{}
+	deep := 3 // keys around a list of items
+	if slices.ContainsFunc(f.lines[from+1:max(end, from+1)], func(l string) bool { return strings.HasPrefix(l, "---") }) {
+		deep = 2
+	}
 	var children tally // of the keys of the upper levels, by path
 	top := 0           // the line of the top key
 	for l := range yamlLines(f.lines[:end], from) {
@@ -374,18 +378,22 @@ func readYAML(f *findings) bool {
 			}
 		}
 		depth := len(l.path)
-		if l.item && depth < 2 {
-			items.begin(l.i)
-			items.set("in", strings.Join(l.path, "."))
-			o.put(1, l.i)
+		if l.lists > 0 { // in an item
+			list, below := strings.Join(l.path[:l.list], "."), strings.Join(slices.Concat(l.path[l.list:], []string{l.key}), ".")
+			if l.begins && l.list < deep {
+				items.begin(l.i)
+				items.set("list", list)
+			}
+			if l.lists == 1 && l.list < deep && depth <= l.list+2 {
+				items.set(cmp.Or(below, "value"), l.value)
+				o.put(depth-l.list+1, l.i)
+			}
+			continue
 		}
 		if l.key == "" {
 			continue
 		}
-		if depth < 2 && len(items.lines) > 0 && l.indent > 0 {
-			items.set(l.key, l.value)
-		}
-		if depth < 3 && !l.item {
+		if depth < 3 {
 			children.add(strings.Join(l.path, "."), l.i)
 			switch depth {
 			case 0:
@@ -403,13 +411,15 @@ func readYAML(f *findings) bool {
 		}
 	}
 	f.kind = YAML
-	if tops.alike() { // a map of entries
-		tops.tell(f)
-	} else {
-		f.totals = append(f.totals, plural(children.count(""), "top key"))
-	}
-	if len(docs.lines) > 2 {
+	switch n := children.count(""); {
+	case len(docs.lines) > 2:
 		docs.tell(f)
+	case len(docs.lines) == 2:
+		f.totals = append(f.totals, "2 documents")
+	case tops.alike(): // a map of entries
+		tops.tell(f)
+	case n > 0:
+		f.totals = append(f.totals, plural(n, "top key"))
 	}
 	var parts []string
 	for _, c := range slices.SortedFunc(maps.Values(children.n), func(a, b *seen) int { return a.first - b.first }) {
@@ -417,12 +427,19 @@ func readYAML(f *findings) bool {
 			parts = append(parts, fmt.Sprintf("%s %d", clip(c.value, 60), c.n))
 		}
 	}
-	if len(parts) > 0 && len(docs.lines) < 3 {
+	if len(parts) > 0 && len(docs.lines) < 2 {
 		parts[0] = "keys in " + parts[0]
 		f.fact(9, parts, nil)
 	}
-	if len(items.lines) > 2 {
+	if n := len(items.lines); n > 2 {
+		in := ""
+		if lists := items.by["list"]; lists != nil && lists.rows == n && len(lists.tally.n) == 1 {
+			in = " in " + clip(lists.from, 60)
+			items.cols = slices.DeleteFunc(items.cols, func(c *column) bool { return c == lists })
+		}
+		at := len(f.totals)
 		items.tell(f)
+		f.totals[at] += in
 	}
 	o.tell(f, 5)
 	f.around(from, to)
@@ -432,45 +449,62 @@ func readYAML(f *findings) bool {
 
 // yamlLine is a line of YAML: the begin of a document, an item, a key, or several of them.
 type yamlLine struct {
-	i              int
-	document, item bool
-	indent         int      // of the key or, without one, of the text
-	path           []string // the keys around it, until the next line is read
-	key, value     string   // "" without a key
+	i          int
+	document   bool
+	begins     bool     // an item that is in no other
+	lists      int      // the lists around it
+	list       int      // the number of keys in path that are around the outermost list
+	path       []string // the keys around it, until the next line is read
+	key, value string   // the key is "" without one
 }
 
-// yamlLines reads YAML from a line on. Blank lines, comments and blocks of text are left out.
+// yamlLines reads YAML from a line on. Blank lines, comments, blocks of text and further lines of values are left out.
 func yamlLines(lines []string, from int) iter.Seq[yamlLine] {
 	return func(yield func(yamlLine) bool) {
 		var indents []int // of path
 		var path []string
-		text, first := -1, true // the indentation around a block of text
+		var items []int         // the indentation of what is in the open items
+		outer := 0              // the length of path around the first of them
+		text, first := -1, true // the indentation around a value of several lines
 		for i, l := range lines[from:] {
 			t, at := strings.TrimSpace(l), indent(l)
-			if t == "" || t[0] == '#' || text >= 0 && at > text {
+			if t == "" || t[0] == '#' || text >= 0 && at > text || first && t[0] == '%' {
 				continue
 			}
+			text = -1
 			line := yamlLine{i: from + i, document: first || strings.HasPrefix(l, "---")}
 			if first = false; line.document {
-				indents, path = indents[:0], path[:0]
+				indents, path, items = indents[:0], path[:0], items[:0]
 			}
 			if !strings.HasPrefix(l, "---") {
-				for strings.HasPrefix(t, "- ") {
-					t = strings.TrimLeft(t[2:], " ")
-					at = len(l) - len(t)
-					line.item = true
+				for len(items) > 0 && items[len(items)-1] > at {
+					items = items[:len(items)-1]
 				}
-				text = -1
-				if strings.HasSuffix(t, "|") || strings.HasSuffix(t, ">") || strings.HasSuffix(t, "|-") || strings.HasSuffix(t, ">-") {
-					text = at
+				dash := at
+				for t == "-" || strings.HasPrefix(t, "- ") {
+					for len(path) > 0 && indents[len(path)-1] > at { // the key of a list may have the indentation of its items
+						indents, path = indents[:len(path)-1], path[:len(path)-1]
+					}
+					dash, t = at, strings.TrimLeft(t[1:], " ")
+					at = max(len(l)-len(t), dash+1)
+					if len(items) == 0 {
+						line.begins, outer = true, len(path)
+					}
+					items = append(items, at)
 				}
 				for len(path) > 0 && indents[len(path)-1] >= at {
 					indents, path = indents[:len(path)-1], path[:len(path)-1]
 				}
-				line.indent, line.path = at, path
 				if name, value, ok := key(t); ok {
-					line.key, line.value = name, value
+					line.key, line.value, dash = name, value, at
+				} else {
+					line.value = t
 				}
+				line.value = yamlValue(line.value)
+				if line.value != "" && line.value[0] != '&' && line.value[0] != '!' {
+					text = dash
+				}
+				line.path, line.lists, line.list = path, len(items), min(outer, len(path))
 			}
 			if !yield(line) {
 				return
@@ -482,10 +516,22 @@ func yamlLines(lines []string, from int) iter.Seq[yamlLine] {
 	}
 }
 
+// yamlValue returns a value without the comment behind it.
+func yamlValue(v string) string {
+	if v != "" && (v[0] == '"' || v[0] == '\'') {
+		return v
+	}
+	if strings.HasPrefix(v, "#") {
+		return ""
+	}
+	v, _, _ = strings.Cut(v, " #")
+	return strings.TrimSpace(v)
+}
+
 // mayBeYAML reports whether a line may begin or end YAML: a key, an item, a comment or a part of a block.
 func mayBeYAML(l string) bool {
 	name, _, ok := key(l)
-	return ok && !strings.Contains(name, " ") || startsWith(l, []string{"---", "- ", " ", "#", "..."}) && strings.TrimSpace(l) != ""
+	return ok && !strings.Contains(name, " ") || startsWith(l+" ", []string{"---", "- ", " ", "#", "..."}) && strings.TrimSpace(l) != ""
 }
 
 // readConfig reads sections with keys, as in INI and TOML, and lines of key=value.
@@ -536,7 +582,7 @@ var (
 
 // readRecords reads paragraphs of "Key: value".
 func readRecords(f *findings) bool {
-	isKey := func(l string) bool { _, _, ok := key(l); return ok && l[0] != ' ' && l[0] != '\t' }
+	isKey := func(l string) bool { _, _, ok := key(l); return ok && !startsWith(l, []string{" ", "\t", "- "}) }
 	keys := count(f.sample, isKey)
 	more := count(f.sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
 	if keys < 6 || (keys+more)*20 < len(f.sample)*19 || keys*2 < len(f.sample) {
