@@ -287,7 +287,7 @@ func readLog(f *findings) bool {
 		return false
 	}
 	f.kind = Log
-	f.common = commonTime(f.lines)
+	f.common, f.dated = commonTime(f.lines)
 	e := &entries{noun: "log line", lead: "message"}
 	levelOf := make([]string, len(f.lines))
 	for i, l := range f.lines {
@@ -314,18 +314,18 @@ func readLog(f *findings) bool {
 }
 
 // commonTime returns what the times of the first and the last line of a log begin with, such as the date
-// and the hour; "" if it is short. The date may stand before what stamp takes for the time.
-func commonTime(lines []string) string {
+// and the hour, "" if it is short, and which lines these are. The date may stand before what stamp takes for the time.
+func commonTime(lines []string) (common string, at [2]int) {
 	var ends [2]string
 	for side, all := range []iter.Seq2[int, string]{slices.All(lines), slices.Backward(lines)} {
-		for _, l := range all {
-			if at, _, _ := stamped(l); at != "" {
-				end := strings.Index(l, at) + len(at)
+		for i, l := range all {
+			if time, _, _ := stamped(l); time != "" {
+				end := strings.Index(l, time) + len(time)
 				start := strings.IndexByte(l[:end], ' ') + 1 // behind a process
-				if digit := strings.IndexFunc(l[:end], unicode.IsDigit); start > end-len(at) || digit == 0 && !strings.Contains(l[:start], ":") {
-					start = min(end-len(at), max(digit, 0))
+				if digit := strings.IndexFunc(l[:end], unicode.IsDigit); start > end-len(time) || digit == 0 && !strings.Contains(l[:start], ":") {
+					start = min(end-len(time), max(digit, 0))
 				}
-				ends[side] = l[start:end]
+				ends[side], at[side] = l[start:end], i
 				break
 			}
 		}
@@ -338,9 +338,9 @@ func commonTime(lines []string) string {
 		same--
 	}
 	if same < 6 {
-		return ""
+		return "", at
 	}
-	return ends[0][:same]
+	return ends[0][:same], at
 }
 
 var (

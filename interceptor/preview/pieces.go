@@ -20,7 +20,8 @@ type findings struct {
 	pieces []*piece
 	at     map[int]*piece // the pieces that are lines, by index
 	facts  int
-	common string // what nearly all lines have near their start; only the first and the last show it
+	common string // what the times of a log begin with; only the lines in dated show it
+	dated  [2]int // the first and the last line with a time
 }
 
 // A piece is a line, or a part of a fact, that a preview can show.
@@ -34,6 +35,8 @@ type piece struct {
 	line  int    // the index of the line, for the order; negative for facts
 	after *piece // of the same fact
 	glue  string // between the two
+	dated bool   // it shows the common part of the times of a log
+	short bool   // it has … instead, so it needs one that shows it
 
 	cost         int
 	divisor      float64 // of the worth, for the cost
@@ -56,7 +59,9 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 		return // it could never be shown
 	}
 	l := strings.TrimRight(f.lines[i], " \t")
-	if f.common != "" && i > 0 && i < len(f.lines)-1 {
+	dated, short := f.common != "" && (i == f.dated[0] || i == f.dated[1]), false
+	if f.common != "" && !dated {
+		short = strings.Contains(l, f.common)
 		l = strings.Replace(l, f.common, "…", 1)
 	}
 	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(l, width))
@@ -66,7 +71,7 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 		}
 		return
 	}
-	p := &piece{text: text, worth: worth, line: i}
+	p := &piece{text: text, worth: worth, line: i, dated: dated, short: short}
 	if note == "" {
 		p.alike = pattern(f.lines[i])
 	}
@@ -159,43 +164,67 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 	if room <= 0 {
 		return nil
 	}
-	shown := map[string]int{}
+	shown := map[string]int{} // by alike
+	dated, lines := false, 0
+	show := func(p *piece) {
+		room -= p.cost
+		p.shown = true
+		shown[p.alike]++
+		dated = dated || p.dated
+		if p.line > -math.MaxInt32/2 {
+			lines++
+		}
+	}
+	var first *piece // with a date
 	for _, p := range pieces {
 		p.shown, p.tried = false, false
 		if p.cost == 0 {
 			p.cost = count(p.text + "\n")
 			p.divisor = math.Pow(float64(p.cost), 0.6)
 		}
+		if p.dated && (first == nil || p.line < first.line) {
+			first = p
+		}
 	}
-	for misses := 0; misses < 12; {
-		var best *piece
+	if first != nil && first.cost <= room {
+		first.tried = true
+		show(first)
+	}
+	// best returns the piece that is worth most for its tokens. Without least, a long one need not be worth them.
+	best := func(least float64) (best *piece) {
 		most := 0.0
 		for _, p := range pieces {
-			if p.tried || p.after != nil && !p.after.shown {
+			if p.tried || p.short && !dated || p.after != nil && !p.after.shown {
 				continue
 			}
 			w := p.worth
 			if p.alike != "" && shown[p.alike] > 0 {
 				w *= math.Pow(0.6, float64(shown[p.alike]))
 			}
-			if w < leastWorth*float64(p.cost) {
+			if w < least*float64(p.cost) {
 				continue
 			}
 			if w /= p.divisor; w > most {
 				best, most = p, w
 			}
 		}
-		if best == nil {
+		return best
+	}
+	for misses, least := 0, leastWorth; misses < 12; {
+		p := best(least)
+		if p == nil && lines == 0 && least > 0 { // nothing of the text itself
+			least = 0
+			continue
+		}
+		if p == nil || least == 0 && lines > 0 {
 			break
 		}
-		best.tried = true
-		if best.cost > room {
+		p.tried = true
+		if p.cost > room {
 			misses++
 			continue
 		}
-		room -= best.cost
-		best.shown = true
-		shown[best.alike]++
+		show(p)
 	}
 	var out []string
 	order := slices.Clone(pieces)
