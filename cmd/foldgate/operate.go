@@ -245,7 +245,7 @@ trace no longer has are named: what they charged is not counted.`,
 				return nil
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s. Raised:\n", compared)
-			return table(cmd.OutOrStdout(), raised(rebuilt.Raised))
+			return printTable(cmd.OutOrStdout(), raised(rebuilt.Raised))
 		},
 	}
 }
@@ -325,6 +325,10 @@ func printList[T any](w io.Writer, asJSON bool, list []T, rows [][]string, none 
 		fmt.Fprintln(w, none)
 		return nil
 	}
+	return printTable(w, rows)
+}
+
+func printTable(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(t, strings.Join(row, "\t"))

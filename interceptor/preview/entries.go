@@ -39,7 +39,7 @@ type column struct {
 	values     []string // of each entry, "" for none; kept while they may be titles
 	long       int      // bytes of all values
 	from, to   string
-	when       span
+	when       timeSpan
 
 	numbers int
 	sum     float64

@@ -658,7 +658,7 @@ func readMarkup(f *findings) bool {
 		f.fact(9, parts[:min(len(parts), 40)], nil)
 	}
 	if n := len(items.lines); n > 0 {
-		if items.lines[n-1]-items.lines[0] < n-1 { // several in a line
+		if int(items.lines[n-1]-items.lines[0]) < n-1 { // several in a line
 			items.show = func(i int, note string, worth float64) {
 				f.own(len(f.lines)+i, fmt.Sprintf("%s[%d]:%s %s", items.noun, i, note, clip(items.raw[i], narrow)), worth)
 			}

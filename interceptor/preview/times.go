@@ -14,8 +14,8 @@ var layouts = [...]string{
 
 const withYear = 20
 
-// span are the times of a column.
-type span struct {
+// timeSpan has the times of a column.
+type timeSpan struct {
 	times       int // values that are times
 	layout      int // of all of them, its place in layouts and one more; -1 if they can't be compared
 	falls       bool
@@ -28,7 +28,7 @@ type moment struct {
 	value string // as written
 }
 
-func (s *span) add(value string) {
+func (s *timeSpan) add(value string) {
 	if s.times++; s.layout < 0 {
 		return
 	}
@@ -53,7 +53,7 @@ func (s *span) add(value string) {
 }
 
 // known reports whether all times are between early and late: they name their year, or rise.
-func (s *span) known() bool { return s.layout > 0 && (s.layout <= withYear || !s.falls) }
+func (s *timeSpan) known() bool { return s.layout > 0 && (s.layout <= withYear || !s.falls) }
 
 // tellTimes tells the times of a column, in the totals or as a fact. Of those that can't be compared it tells the
 // first and the last one, if they are of a log. It reports whether it tells anything.
