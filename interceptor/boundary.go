@@ -22,13 +22,14 @@ type Boundary struct {
 	learned atomic.Int64 // number of the rules in force: texts that were checked by others are checked again
 }
 
-// ScrubPolicy has the actions for secrets in messages to a model and of an agent to a server.
-type ScrubPolicy struct{ Results, Arguments Action }
+// ScrubPolicy has the actions for secrets in messages to a host and to a server. The configuration calls
+// them results and arguments.
+type ScrubPolicy struct{ ToHost, ToServer Action }
 
 // Action is the treatment of a message with a secret.
 type Action string
 
-// The actions. Report is not for results: they pass unscrubbed only if Off is configured.
+// The actions. Report is not for messages to a host: they pass unscrubbed only if Off is configured.
 const (
 	Redact Action = "redact" // replaces the secret by [REDACTED:<rule>]
 	Report Action = "report" // lets the message pass and records the finding
@@ -85,18 +86,18 @@ func (b *Boundary) Relearn(s *scrub.Scrubber) {
 // Text returns foldgate's own text without secrets. A notice replaces text that can't be checked.
 func (b *Boundary) Text(text string) string {
 	m := Message{Text: text, Always: true}
-	b.Inbound(context.Background(), &m)
+	b.ToHost(context.Background(), &m)
 	return m.Text
 }
 
-// Inbound scrubs a message from a server, or from foldgate itself, to a host.
-func (b *Boundary) Inbound(ctx context.Context, m *Message) {
-	b.pass(ctx, m, b.Policy(m.Server).Results)
+// ToHost scrubs a message to a host, or to the model of a branch: from a server, or from foldgate itself.
+func (b *Boundary) ToHost(ctx context.Context, m *Message) {
+	b.pass(ctx, m, b.Policy(m.Server).ToHost)
 }
 
-// Outbound scrubs a message from a host to a server.
-func (b *Boundary) Outbound(ctx context.Context, m *Message) {
-	b.pass(ctx, m, b.Policy(m.Server).Arguments)
+// ToServer scrubs a message from a host to a server.
+func (b *Boundary) ToServer(ctx context.Context, m *Message) {
+	b.pass(ctx, m, b.Policy(m.Server).ToServer)
 }
 
 func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
@@ -185,10 +186,10 @@ func noted(all []trace.Finding, found []scrub.Finding, action string) []trace.Fi
 // server returns the key of the server with the policy for a call's request. Of several that may be
 // asked it is the strictest.
 func (b *Boundary) server(c *Call) string {
-	if t := &c.Target; t.Server != "" || len(t.Candidates) == 0 || c.Origin.Direction == FromUpstream {
+	if t := &c.Target; t.Server != "" || len(t.Candidates) == 0 || c.Origin.Direction == ToHost {
 		return t.Server
 	}
 	order := []Action{Off, Report, Redact, Block}
-	strictness := func(server string) int { return slices.Index(order, b.Policy(server).Arguments) }
+	strictness := func(server string) int { return slices.Index(order, b.Policy(server).ToServer) }
 	return slices.MaxFunc(c.Target.Candidates, func(x, y string) int { return cmp.Compare(strictness(x), strictness(y)) })
 }

@@ -38,7 +38,7 @@ func (p testPolicy) of(server string) ScrubPolicy {
 	if own, ok := p[server]; ok {
 		return own
 	}
-	return ScrubPolicy{Results: Redact, Arguments: Report}
+	return ScrubPolicy{ToHost: Redact, ToServer: Report}
 }
 
 var testScrubber = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
@@ -50,7 +50,7 @@ func testBoundary(t testing.TB) *Boundary {
 		t.Fatal(err)
 	}
 	return &Boundary{Scrubber: s, Policy: testPolicy{
-		"block": {Results: Block, Arguments: Block}, "off": {Results: Off, Arguments: Off}, "redact": {Results: Redact, Arguments: Redact},
+		"block": {ToHost: Block, ToServer: Block}, "off": {ToHost: Off, ToServer: Off}, "redact": {ToHost: Redact, ToServer: Redact},
 	}.of}
 }
 
@@ -69,10 +69,10 @@ func TestBoundary(t *testing.T) {
 		clean                     bool
 	}
 	for _, tc := range []struct {
-		server  string
-		inbound bool
-		always  bool
-		want    parts
+		server string
+		toHost bool
+		always bool
+		want   parts
 	}{
 		{"redact", true, false, parts{`{"a":"` + gone + `"}`, gone, `,"x":"` + gone + `"`, gone, Redacted, 4, true}},
 		{"redact", false, false, parts{`{"a":"` + gone + `"}`, gone, `,"x":"` + gone + `"`, gone, Redacted, 4, true}},
@@ -85,18 +85,18 @@ func TestBoundary(t *testing.T) {
 			Server: tc.server, Always: tc.always, Body: []byte(`{"a":"` + secret + `"}`), Text: secret,
 			Extra: []byte(`,"x":"` + secret + `"`), Header: http.Header{"Mcp-Param-K": {secret}},
 		}
-		if tc.inbound {
-			b.Inbound(t.Context(), &m)
+		if tc.toHost {
+			b.ToHost(t.Context(), &m)
 		} else {
-			b.Outbound(t.Context(), &m)
+			b.ToServer(t.Context(), &m)
 		}
 		got := parts{string(m.Body), m.Text, string(m.Extra), m.Header.Get("Mcp-Param-K"), m.Verdict, len(m.Found), m.clean}
 		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(parts{})); diff != "" {
-			t.Errorf("server %q, inbound %v, always %v (-want +got):\n%s", tc.server, tc.inbound, tc.always, diff)
+			t.Errorf("server %q, toHost %v, always %v (-want +got):\n%s", tc.server, tc.toHost, tc.always, diff)
 		}
 	}
 	m := Message{Server: "redact", Body: []byte(`{"a":"` + secret), Extra: []byte(`,"x":"` + secret + `"`)}
-	if b.Inbound(t.Context(), &m); m.Verdict != Withheld || m.Body != nil || m.Extra != nil || m.Err == nil {
+	if b.ToHost(t.Context(), &m); m.Verdict != Withheld || m.Body != nil || m.Extra != nil || m.Err == nil {
 		t.Errorf("a message that can't be read is %+v, want it withheld", m)
 	}
 	if got := b.server(&Call{Target: Target{Candidates: []string{"off", "block", "redact"}}}); got != "block" {
@@ -120,9 +120,9 @@ var boundaryUsers = map[string]string{
 func TestMethodWithASecret(t *testing.T) {
 	for action, want := range map[Action]Verdict{Redact: Blocked, Block: Blocked, Off: Passed} {
 		b := testBoundary(t)
-		b.Policy = testPolicy{"db": {Results: action}}.of
+		b.Policy = testPolicy{"db": {ToHost: action}}.of
 		m := Message{Server: "db", Method: "notifications/" + secret, Body: json.RawMessage(`{}`)}
-		b.Inbound(t.Context(), &m)
+		b.ToHost(t.Context(), &m)
 		if m.Verdict != want || want == Blocked && (len(m.Found) != 1 || m.Found[0].Action != trace.Blocked) {
 			t.Errorf("%s: verdict %d, want %d; findings %v", action, m.Verdict, want, m.Found)
 		}
@@ -220,7 +220,7 @@ func TestUncheckedParametersAreWithheld(t *testing.T) {
 // directions. It is no call that a secret or the scrubber stopped.
 func TestCancelledCallIsNotUnsafe(t *testing.T) {
 	b, cause := testBoundary(t), errors.New("cancelled by the host")
-	for _, direction := range []Direction{FromHost, FromUpstream} {
+	for _, direction := range []Direction{FromHost, ToHost} {
 		for _, when := range []string{"before", "during"} {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			if when == "before" {

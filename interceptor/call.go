@@ -34,14 +34,14 @@ type Call struct {
 	end   Handler   // answers the call behind the innermost layer
 }
 
-// Direction is the way in which a request travels.
+// Direction is the way in which a request travels. Its result travels the other way.
 type Direction int
 
 const (
-	FromHost Direction = iota // by the agent's host, a batch for it, or a model that foldgate runs
-	// FromUpstream is a request that a model or a person reads: sampling, elicitation or roots of an
+	FromHost Direction = iota // from the agent's host, a batch for it, or a model that foldgate runs
+	// ToHost is a request that a model or a person reads: sampling, elicitation or roots of an
 	// upstream server, or foldgate's request to the model of a branch.
-	FromUpstream
+	ToHost
 	Internal // by foldgate itself: it reads a list, or calls a memory tool
 )
 
@@ -236,7 +236,7 @@ func (c *Call) Left() (tokens int, ok bool) {
 // requestFindings returns where the secrets in the parameters are noted. A model reads the
 // parameters of an upstream's request.
 func (c *Call) requestFindings() *[]trace.Finding {
-	if c.Origin.Direction == FromUpstream {
+	if c.Origin.Direction == ToHost {
 		return &c.Outcome.Findings
 	}
 	return &c.Outcome.ArgumentFindings

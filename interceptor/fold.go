@@ -245,7 +245,7 @@ func (f *folder) storable(c *Call, res *Result) (_ *Result, ok bool) {
 		return res, true
 	}
 	m := Message{Body: res.value(), Extra: res.Extra, Always: true}
-	if f.b.Inbound(context.Background(), &m); m.Verdict == Passed {
+	if f.b.ToHost(context.Background(), &m); m.Verdict == Passed {
 		return res, true
 	}
 	return res.with(m.Body, m.Extra), m.Verdict != Withheld

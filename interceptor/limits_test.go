@@ -69,7 +69,7 @@ func TestLimitsOfEveryKind(t *testing.T) {
 		"resource": {Target{Server: "db", Method: "resources/read", Name: "x://y"}, FromHost, `{"contents":[{"uri":"x","text":` + fmt.Sprintf("%q", words(600)) + `}]}`, ""},
 		"prompt":   {Target{Server: "db", Method: "prompts/get", Name: "p"}, FromHost, `{"messages":[{"role":"user","content":{"type":"text","text":` + fmt.Sprintf("%q", words(600)) + `}}]}`, ""},
 		"unknown":  {Target{Server: "db", Method: "x/y"}, FromHost, `{"x":` + fmt.Sprintf("%q", words(600)) + `}`, ""},
-		"sampling": {Target{Server: "db", Method: "sampling/createMessage", Params: json.RawMessage(`{"messages":[{"role":"user","content":{"type":"text","text":"what is this?"}}]}`)}, FromUpstream,
+		"sampling": {Target{Server: "db", Method: "sampling/createMessage", Params: json.RawMessage(`{"messages":[{"role":"user","content":{"type":"text","text":"what is this?"}}]}`)}, ToHost,
 			`{"role":"assistant","content":{"type":"text","text":` + fmt.Sprintf("%q", words(600)) + `}}`, ""},
 	}
 	for name, k := range kinds {

@@ -15,15 +15,15 @@ import (
 func Scrub(b *Boundary) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			t, o, fromUpstream := &c.Target, &c.Outcome, c.Origin.Direction == FromUpstream
+			t, o, toHost := &c.Target, &c.Outcome, c.Origin.Direction == ToHost
 			m := Message{Server: b.server(c), Body: t.Forward, Extra: t.Extra, Header: t.Header}
 			if o.paramsClean { // Trace found no secret in Params, and Forward is a part of them
 				m.Body = nil
 			}
-			if fromUpstream { // a host's goes to a server
+			if toHost { // a host's goes to a server
 				m.Method = t.Method
 			}
-			err := b.cross(ctx, c, &m, fromUpstream, "parameters")
+			err := b.cross(ctx, c, &m, toHost, "parameters")
 			if len(m.Found) > 0 {
 				*c.requestFindings() = m.Found
 			}
@@ -41,7 +41,7 @@ func Scrub(b *Boundary) Middleware {
 				return res, nil
 			}
 			m = Message{Server: t.Server, Body: res.value(), Extra: res.Extra}
-			err = b.cross(ctx, c, &m, !fromUpstream, "result")
+			err = b.cross(ctx, c, &m, !toHost, "result")
 			o.Findings, o.Clean = append(o.Findings, m.Found...), m.clean
 			switch {
 			case err != nil:
@@ -50,7 +50,7 @@ func Scrub(b *Boundary) Middleware {
 				return res, nil
 			}
 			clean := res.with(m.Body, m.Extra)
-			if !fromUpstream && !bytes.Equal(clean.state(), res.state()) {
+			if !toHost && !bytes.Equal(clean.state(), res.state()) {
 				return nil, &Refusal{Reason: trace.ReasonUnsafe, Code: "secret_in_state", Status: 403, Message: fmt.Sprintf(
 					"%s asks for input, and its requestState contains what looks like a secret. foldgate removes it, and without it the server can't go on. If the host may see it, set scrub: {results: off} for that server", c.serverName())}
 			}
@@ -62,11 +62,11 @@ func Scrub(b *Boundary) Middleware {
 // cross passes the parameters or the result of a call through the boundary, and refuses the call if
 // they are withheld or blocked. It hides the engine's error, which may quote the text. A call that
 // was cancelled meanwhile fails with the cause.
-func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, inbound bool, part string) error {
-	if inbound {
-		b.Inbound(ctx, m)
+func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, toHost bool, part string) error {
+	if toHost {
+		b.ToHost(ctx, m)
 	} else {
-		b.Outbound(ctx, m)
+		b.ToServer(ctx, m)
 	}
 	switch {
 	case m.Verdict < Blocked:
@@ -92,7 +92,7 @@ func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, inbound bool,
 func (b *Boundary) scrubError(ctx context.Context, err error) error {
 	ctx = context.WithoutCancel(ctx) // the end of the call is often the error
 	m := Message{Text: err.Error(), Always: true}
-	if b.Inbound(ctx, &m); m.Verdict == Passed {
+	if b.ToHost(ctx, &m); m.Verdict == Passed {
 		return err
 	}
 	if m.Verdict == Withheld {
@@ -103,7 +103,7 @@ func (b *Boundary) scrubError(ctx context.Context, err error) error {
 		return &scrubbedError{text: m.Text, err: err}
 	}
 	safe, read := *r, Message{Text: r.Message, Always: true} // the host reads the message
-	if b.Inbound(ctx, &read); read.Verdict == Withheld {
+	if b.ToHost(ctx, &read); read.Verdict == Withheld {
 		read.Text = m.Text
 	}
 	safe.Message = read.Text

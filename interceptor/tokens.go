@@ -41,7 +41,7 @@ type TokenMeter struct {
 // request counts what a request brings: the arguments of a tool and the answers to a server's
 // questions, or all of a question itself, which a model or a person reads.
 func (tm TokenMeter) request(c *Call) (n int) {
-	if c.Origin.Direction == FromUpstream {
+	if c.Origin.Direction == ToHost {
 		return tm.Sent(c.Target.Method, c.Target.Params, c.Target.Extra)
 	}
 	if args := c.Target.Arguments; len(args) > 0 {

@@ -79,9 +79,9 @@ func (r *Recorder) request(c *Call) error {
 		return r.write(&e.rec)
 	}
 	policy := r.Boundary.Policy(r.Boundary.server(c))
-	action := policy.Arguments.taken()
-	if c.Origin.Direction == FromUpstream {
-		action = policy.Results.taken()
+	action := policy.ToServer.taken()
+	if c.Origin.Direction == ToHost {
+		action = policy.ToHost.taken()
 	}
 	var member []byte
 	if len(params) > 0 {

@@ -192,7 +192,7 @@ func (g *Gateway) every(interval time.Duration, f func()) {
 // cleanJSON takes the secrets out of what a server says of itself.
 func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 	m := interceptor.Message{Body: raw, Always: true}
-	g.Boundary.Inbound(ctx, &m)
+	g.Boundary.ToHost(ctx, &m)
 	return m.Body, m.Err
 }
 

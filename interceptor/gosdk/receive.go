@@ -395,7 +395,7 @@ func (r *request) refusal(err error) (mcp.Result, error) {
 func (r *request) notification(method string, params json.RawMessage) (mcp.Result, error) {
 	f, req := r.f, r.req
 	m := interceptor.Message{Server: f.opts.Server, Body: params}
-	f.engine.Boundary.Outbound(r.ctx, &m)
+	f.engine.Boundary.ToServer(r.ctx, &m)
 	if f.has(Trace) {
 		n := interceptor.Notification{
 			From: r.s.from, To: "upstream:" + f.opts.Server, Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team, Method: method,

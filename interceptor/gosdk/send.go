@@ -112,7 +112,7 @@ func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result,
 		}
 	}
 	c := &interceptor.Call{
-		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Identity: o.s.identity, Session: o.s.id, From: "upstream:" + f.opts.Server},
+		Origin: interceptor.Origin{Direction: interceptor.ToHost, Identity: o.s.identity, Session: o.s.id, From: "upstream:" + f.opts.Server},
 		Target: interceptor.Target{Server: f.opts.Server, To: o.s.from, Method: o.method, Params: params, Forward: params, Metered: o.method != "roots/list"},
 	}
 	if o.cause != nil {

@@ -832,15 +832,15 @@ func (c *Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 		own = u.Scrub
 	}
 	return interceptor.ScrubPolicy{
-		Results:   interceptor.Action(cmp.Or(own.Results, c.Scrub.Results)),
-		Arguments: interceptor.Action(cmp.Or(own.Arguments, c.Scrub.Arguments)),
+		ToHost:   interceptor.Action(cmp.Or(own.Results, c.Scrub.Results)),
+		ToServer: interceptor.Action(cmp.Or(own.Arguments, c.Scrub.Arguments)),
 	}
 }
 
 // LetsSecretsThrough reports whether secrets of some upstream reach the host.
 func (c *Config) LetsSecretsThrough() bool {
 	for key := range c.Upstreams {
-		if c.ScrubPolicy(key).Results == interceptor.Off {
+		if c.ScrubPolicy(key).ToHost == interceptor.Off {
 			return true
 		}
 	}

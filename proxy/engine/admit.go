@@ -20,7 +20,7 @@ const maxTaskNews = 1000
 func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *interceptor.Message) error {
 	ctx = context.WithoutCancel(ctx) // the host is told also how a session ends
 	m.Server = n.Server
-	if e.Boundary.Inbound(ctx, m); n.Server != "" && m.Verdict < interceptor.Blocked && e.Parts.Has(Meter) {
+	if e.Boundary.ToHost(ctx, m); n.Server != "" && m.Verdict < interceptor.Blocked && e.Parts.Has(Meter) {
 		n.Tokens = e.Tokens.Sent(n.Method, m.Body, m.Extra)
 		e.charge(ctx, &n)
 	}

@@ -160,7 +160,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 // scrubPolicy returns the policy of a server for secrets.
 func (e *Engine) scrubPolicy(server string) interceptor.ScrubPolicy {
 	if !e.Parts.Has(Scrub) {
-		return interceptor.ScrubPolicy{Results: interceptor.Off, Arguments: interceptor.Off}
+		return interceptor.ScrubPolicy{ToHost: interceptor.Off, ToServer: interceptor.Off}
 	}
 	return e.Config().ScrubPolicy(server)
 }

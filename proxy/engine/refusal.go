@@ -33,7 +33,7 @@ func Clean(b *interceptor.Boundary, reply wire.Message) wire.Message {
 	}
 	msg := interceptor.Message{Body: *part, Always: true}
 	*part = nil
-	if b.Inbound(context.Background(), &msg); msg.Verdict == interceptor.Withheld {
+	if b.ToHost(context.Background(), &msg); msg.Verdict == interceptor.Withheld {
 		part, msg.Body = &reply.Error, (&wire.Error{Code: wire.CodeInternal,
 			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"}).JSON()
 	}

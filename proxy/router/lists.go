@@ -334,7 +334,7 @@ func (s supply) storedLists() *listCache {
 // find; nil if it has to be fetched again.
 func (s supply) scrubbed(k catalog.Kind, l *catalog.List) *catalog.List {
 	m := interceptor.Message{Server: s.srv.Key, Body: l.Page(k)}
-	switch s.rt.Boundary.Inbound(s.rt.lifetime, &m); m.Verdict {
+	switch s.rt.Boundary.ToHost(s.rt.lifetime, &m); m.Verdict {
 	case interceptor.Passed:
 		return l
 	case interceptor.Redacted:

@@ -173,7 +173,7 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 	srv.StoreList(t.Context(), "tools/list", 0, []byte(`{"tools":[{"name":"echo"}]}`))
 	var rt *Router
 	judged := 0
-	off := &interceptor.Boundary{Policy: func(string) interceptor.ScrubPolicy { return interceptor.ScrubPolicy{Results: interceptor.Off} }}
+	off := &interceptor.Boundary{Policy: func(string) interceptor.ScrubPolicy { return interceptor.ScrubPolicy{ToHost: interceptor.Off} }}
 	rt = New(t.Context(), Options{Log: log, Boundary: off, Recorder: &interceptor.Recorder{}, Settings: func() *Settings {
 		if !rt.mu.TryLock() {
 			t.Error("the settings are read under Router.mu")

@@ -61,7 +61,7 @@ func (s *Session) refuseNotification(method, reason, rule, why string) {
 func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
-		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); len(msg.Found) > 0 || msg.Verdict >= interceptor.Blocked { // the action depends on the server
+		if s.rt.Boundary.ToServer(s.rt.lifetime, &msg); len(msg.Found) > 0 || msg.Verdict >= interceptor.Blocked { // the action depends on the server
 			if err := s.rt.Recorder.Notification(s.fromHost(m.Method, srv.Name), &msg); err != nil {
 				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
 			}
@@ -143,7 +143,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 		return
 	}
 	msg := interceptor.Message{Server: server, Text: cmp.Or(reason, errCancelledByHost.Error())}
-	if s.rt.Boundary.Outbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+	if s.rt.Boundary.ToServer(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = errCancelledByHost.Error()
 	}
 	r.cancel(cancelled{errCancelledByHost, msg.Text})

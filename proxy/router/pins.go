@@ -164,7 +164,7 @@ func (s supply) instructions(ctx context.Context, live bool) string {
 	own, _ := rawjson.GetString(info.Result, "instructions")
 	msg := interceptor.Message{Text: own, Always: true}
 	if own != "" {
-		if s.rt.Boundary.Inbound(ctx, &msg); msg.Verdict == interceptor.Withheld {
+		if s.rt.Boundary.ToHost(ctx, &msg); msg.Verdict == interceptor.Withheld {
 			return ""
 		}
 	}

@@ -104,7 +104,7 @@ func (q *question) forget() {
 func (q *question) askHost() (*interceptor.Result, error) {
 	s, m := q.session, q.msg
 	c := &interceptor.Call{
-		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Identity: s.identity(), Session: s.ID, From: "upstream:" + q.server, ID: m.ID},
+		Origin:      interceptor.Origin{Direction: interceptor.ToHost, Identity: s.identity(), Session: s.ID, From: "upstream:" + q.server, ID: m.ID},
 		Target:      interceptor.Target{Server: q.server, ForTool: q.why.tool, To: s.traceName(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
 		Attribution: interceptor.Attribution{Branch: q.why.branch, Ambiguous: q.why.ambiguous},
 	}
@@ -164,7 +164,7 @@ func (s *Session) withdraw(o origin, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
 	msg := interceptor.Message{Server: o.server, Text: reason}
-	if s.rt.Boundary.Inbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+	if s.rt.Boundary.ToHost(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = ""
 	}
 	s.mu.Lock()

@@ -123,7 +123,7 @@ func (a *agent) newTurn(r *runner.Request, next runner.Message) (c *interceptor.
 		}
 	}
 	c = a.newCall(fmt.Sprintf("turn %d", turn), "sampling/createMessage")
-	c.Origin.Direction, c.Target.Metered, c.Target.To = interceptor.FromUpstream, false, "model:"+a.llm.Model
+	c.Origin.Direction, c.Target.Metered, c.Target.To = interceptor.ToHost, false, "model:"+a.llm.Model
 	c.Target.Control = true // the last turn is in a branch that may have ended
 	c.Target.Params = rawjson.Marshal(params)
 	c.Target.Forward = c.Target.Params

@@ -55,7 +55,7 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 	parts := slices.DeleteFunc([]string{head, out, faults}, isEmpty)
 	// Parts that are clean alone may form a secret together.
 	m := interceptor.Message{Text: strings.Join(parts, "\n"), Always: true}
-	b.t.Boundary.Inbound(ctx, &m)
+	b.t.Boundary.ToHost(ctx, &m)
 	return m.Text, m.Err
 }
 

@@ -280,7 +280,7 @@ func (b *batch) step(ctx context.Context, i int) {
 // secrets.
 func (t *Tools) cleanSteps(ctx context.Context, steps []step) []step {
 	m := interceptor.Message{Body: rawjson.Marshal(steps), Always: true}
-	if t.Boundary.Inbound(ctx, &m); m.Verdict == interceptor.Passed {
+	if t.Boundary.ToHost(ctx, &m); m.Verdict == interceptor.Passed {
 		return steps
 	}
 	shown := make([]step, len(steps))

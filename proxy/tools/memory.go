@@ -54,7 +54,7 @@ func (t *Tools) memories(ctx context.Context, r *conn.Request, b folding.Branch)
 		t.Log.Warn("a branch begins without memories", "branch_id", b.ID, "err", err)
 	} else {
 		m := interceptor.Message{Body: res.Body, Always: true} // they are stored, also if the policy lets secrets pass
-		t.Boundary.Inbound(ctx, &m)
+		t.Boundary.ToHost(ctx, &m)
 		items := memory.Find(cfg, m.Body)
 		budget := min(int(cfg.InjectionBudgetRatio*float64(b.BudgetTotal)), (b.BudgetTotal-b.BudgetUsed)/2)
 		text, cost = memory.Write(cfg, items, budget, t.Counter.Count)

@@ -133,7 +133,7 @@ func (t *Tools) extract(ctx context.Context, principal string, s results.Result,
 		out, err := run(ctx, principal, input, in.JQ)
 		// A program can decode a secret, and a page would cut it in two.
 		m := interceptor.Message{Text: out, Always: true}
-		t.Boundary.Inbound(ctx, &m)
+		t.Boundary.ToHost(ctx, &m)
 		return m.Text, err
 	case in.Search != "":
 		hits, err := results.Search(ctx, s.Text, in.Search, searchHits)
