@@ -39,7 +39,7 @@ type rate struct {
 
 // share is the part of a sender's messages that belongs to one session, tool and branch: limits count
 // by these. A sender has at most maxShares. Its other messages are one more share, without names.
-type share struct{ session, team, era, tool, context string }
+type share struct{ session, team, revision, tool, context string }
 
 const maxShares = 100
 
@@ -79,7 +79,7 @@ func (r *Recorder) mayNote(n *Notification, m *Message) bool {
 		one.charged = n.Tokens
 	}
 	cost := 512 + min(len(n.Method)+len(m.Body)+len(m.Extra), 1<<20) // the journal stores no larger payload
-	return n.Server == "" || r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Era, n.ForTool, n.Context}, one)
+	return n.Server == "" || r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Revision, n.ForTool, n.Context}, one)
 }
 
 // within reports whether a message is within the rate of its sender, and takes cost of that. A record
@@ -145,7 +145,7 @@ func (r *Recorder) leftOut(who sender, of share, all sum) *trace.Record {
 		From: "upstream:" + who.server, To: []string{"foldgate"}, Kind: trace.KindWarning, Context: of.context,
 		Payload: rawjson.Marshal(map[string]any{"code": who.code, "count": all.messages, "bytes": all.bytes}),
 		Audit: &trace.Audit{
-			Session: of.session, Principal: who.principal, Team: of.team, Server: who.server, ForTool: of.tool, Era: of.era, LeftOut: all.messages, Bytes: all.bytes,
+			Session: of.session, Principal: who.principal, Team: of.team, Server: who.server, ForTool: of.tool, Revision: of.revision, LeftOut: all.messages, Bytes: all.bytes,
 		},
 	}
 	if who.code == requestsRefused {

@@ -179,8 +179,8 @@ func (r *Recorder) entry(c *Call) *entry {
 	a := &e.audit
 	*a = trace.Audit{
 		Session: c.Origin.Session, Principal: c.Origin.Principal, Team: c.Origin.Team, Server: c.Target.Server, Method: c.Target.Method,
-		Era:  c.Origin.Revision,
-		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
+		Revision: c.Origin.Revision,
+		Rung:     string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
 		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
 		Deprecated: c.Origin.Deprecated, Read: o.Read, Injection: o.Injection, Model: o.Model, ForTool: c.Target.ForTool, Via: c.Target.Via,
 	}
@@ -224,7 +224,7 @@ type Notification struct {
 	Session, Principal string
 	Team, Server       string   // Server is "" for foldgate itself
 	ForTool            string   // during whose call the server sent it; "" if that is not known
-	Era                string   // the revision, if its requests have no session
+	Revision           string   // the revision, if its requests have no session
 	Context            string   // the branch's path, "" for main
 	Correlates         []string // ids of the records that caused it
 	Method             string
@@ -243,7 +243,7 @@ func (r *Recorder) Notification(n Notification, m *Message) error {
 	}
 	rec := &trace.Record{
 		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
-		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Team: n.Team, Server: n.Server, ForTool: n.ForTool, Era: n.Era, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
+		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Team: n.Team, Server: n.Server, ForTool: n.ForTool, Revision: n.Revision, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
 	}
 	if n.Tokens > 0 {
 		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}
@@ -453,7 +453,7 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count 
 		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, CorrelationID: n.Correlates, Context: n.Context,
 		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.Word(answer)}}),
 		Audit: &trace.Audit{
-			Session: n.Session, Principal: n.Principal, Server: n.Server, Era: n.Era, Method: n.Method, IsError: true,
+			Session: n.Session, Principal: n.Principal, Server: n.Server, Revision: n.Revision, Method: n.Method, IsError: true,
 			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},
 		},
 	})

@@ -158,7 +158,7 @@ const maxRequests = 1 << 18
 // charges returns what a record says that limits were charged.
 func (open requests) charges(r *trace.Record) (all []limits.Charge) {
 	a := r.AuditOrEmpty()
-	o := interceptor.Origin{Identity: interceptor.Identity{Principal: a.Principal, Team: a.Team}, Session: a.Session, Revision: a.Era}
+	o := interceptor.Origin{Identity: interceptor.Identity{Principal: a.Principal, Team: a.Team}, Session: a.Session, Revision: a.Revision}
 	inBranch := slices.ContainsFunc(strings.Split(r.Context, "/"), folding.IsBranchID)
 	c := limits.Charge{At: r.Time(), Use: open.limits.Use(&o, a.Server, cmp.Or(a.Tool, a.ForTool), inBranch)}
 	request, found := limits.Charge{}, false

@@ -85,7 +85,7 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 			n.Branch = c.Attribution.Branch.ID
 		}
 		if c.Origin.Revision >= wire.VersionModern {
-			n.Era = c.Origin.Revision
+			n.Revision = c.Origin.Revision
 		}
 	}
 	if ctx.Value(ownKey{}) != nil {

@@ -20,7 +20,7 @@ func appendAudit(b []byte, a *Audit) ([]byte, error) {
 	o.Text("via", a.Via)
 	o.Text("for_tool", a.ForTool)
 	o.Text("method", a.Method)
-	o.Text("era", a.Era)
+	o.Text("era", a.Revision)
 	o.Text("rung", a.Rung)
 	o.Text("thread", a.Thread)
 	o.decision(a.Decision)

@@ -87,7 +87,7 @@ type Audit struct {
 	Via       string `json:"via,omitempty"`       // the tool of foldgate's own in which the host named the tool: call_tool
 	ForTool   string `json:"for_tool,omitempty"`  // of a server's question or notification: the tool during whose call it came
 	Method    string `json:"method,omitempty"`
-	Era       string `json:"era,omitempty"`    // protocol revision of the host's side
+	Revision  string `json:"era,omitempty"`    // protocol revision of the host's side
 	Rung      string `json:"rung,omitempty"`   // the attribution source: argument, meta, result, url, thread, session, cause, main
 	Thread    string `json:"thread,omitempty"` // of the host's that made the call, if the host names them
 

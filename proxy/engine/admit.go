@@ -47,7 +47,7 @@ func (e *Engine) charge(ctx context.Context, n *interceptor.Notification) {
 		n.Refused = "too_large"
 		return
 	}
-	o := interceptor.Origin{Identity: interceptor.Identity{Principal: n.Principal, Team: n.Team}, Session: n.Session, Revision: n.Era}
+	o := interceptor.Origin{Identity: interceptor.Identity{Principal: n.Principal, Team: n.Team}, Session: n.Session, Revision: n.Revision}
 	spend, refused := e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens)
 	if refused != "" {
 		n.Refused = refused

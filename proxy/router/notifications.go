@@ -167,7 +167,7 @@ func (s *Session) undelivered(server string, r conn.Undelivered) {
 func (rt *Router) undelivered(n interceptor.Notification, server string, r conn.Undelivered) {
 	n.From, n.Server, n.Method = "upstream:"+server, server, r.Message.Method
 	if c := r.Call; c != nil {
-		n.Session, n.Principal, n.Era, n.Context, n.Correlates = c.Origin.Session, c.Origin.Principal, c.Origin.Revision, c.Attribution.Context, []string{c.Outcome.Record}
+		n.Session, n.Principal, n.Revision, n.Context, n.Correlates = c.Origin.Session, c.Origin.Principal, c.Origin.Revision, c.Attribution.Context, []string{c.Outcome.Record}
 	}
 	reason := trace.ReasonInvalid
 	switch r.Rule {
@@ -244,7 +244,7 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
 	n.To, n.Session, n.Principal, n.Team, n.Method, n.Server = s.traceName(), s.ID, s.Principal, s.identity().Team, m.Method, server
 	if s.scope.Own == nil {
-		n.Era = wire.VersionModern
+		n.Revision = wire.VersionModern
 	}
 	msg := interceptor.Message{Method: m.Method, Body: m.Params, Extra: m.Extra}
 	if s.rt.Admit(s.lifetime, n, &msg) != nil {

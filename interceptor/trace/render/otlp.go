@@ -100,7 +100,7 @@ func (o *otlpWriter) add(key string, start, last *trace.Record) {
 	in := contextpath.Path(start.Context)
 	a, first := *last.AuditOrEmpty(), start.AuditOrEmpty() // the last record may lack names
 	a.Session, a.Principal, a.Server = cmp.Or(a.Session, first.Session), cmp.Or(a.Principal, first.Principal), cmp.Or(a.Server, first.Server)
-	a.Tool, a.Era, a.Tokens = cmp.Or(a.Tool, first.Tool), cmp.Or(a.Era, first.Era), cmp.Or(a.Tokens, first.Tokens)
+	a.Tool, a.Revision, a.Tokens = cmp.Or(a.Tool, first.Tool), cmp.Or(a.Revision, first.Revision), cmp.Or(a.Tokens, first.Tokens)
 	if strings.HasPrefix(key, "branch:") {
 		s.Name, s.Kind = "branch "+in.Leaf(), otlpInternal
 		in = in.Parent()
@@ -188,7 +188,7 @@ func otlpAttributes(r *trace.Record, a trace.Audit) []otlpAttr {
 	}
 	text("foldgate.instance", r.Instance)
 	text("mcp.session.id", a.Session)
-	text("mcp.protocol.version", a.Era)
+	text("mcp.protocol.version", a.Revision)
 	text("foldgate.context", r.Context)
 	text("foldgate.server", a.Server)
 	text("foldgate.principal", a.Principal)
