@@ -153,7 +153,7 @@ func Open(dir string, o Options) (*Journal, error) {
 	}
 	j.flush()                              // from the first record on there is a head
 	if o.RetainAge > 0 && !j.interrupted { // else Settle reads the last segments
-		j.expire()
+		j.rotateIfOld()
 	}
 	go j.flusher()
 	return j, nil
@@ -397,7 +397,7 @@ func (j *Journal) rotate() error {
 		return err
 	}
 	old.Close()
-	j.retain()
+	j.removeExpired()
 	return j.writeHeadAt(j.headNow())
 }
 
@@ -423,10 +423,10 @@ func (j *Journal) newSegment(predecessor *Anchor) error {
 	return err
 }
 
-// retain removes the oldest segments beyond [Options.RetainFiles], and those that are older than
+// removeExpired removes the oldest segments beyond [Options.RetainFiles], and those that are older than
 // [Options.RetainAge]. A failure is logged: too many segments are no reason to refuse a call. The
 // caller holds writing or is Open.
-func (j *Journal) retain() {
+func (j *Journal) removeExpired() {
 	if j.opt.RetainFiles <= 0 && j.opt.RetainAge <= 0 {
 		return
 	}
@@ -452,9 +452,9 @@ func (j *Journal) retain() {
 	}
 }
 
-// expire begins a new segment if the open one is as old as [Options.RetainAge] allows, and applies
-// the retention.
-func (j *Journal) expire() {
+// rotateIfOld begins a new segment if the open one is as old as [Options.RetainAge] allows. In either
+// case it removes expired segments.
+func (j *Journal) rotateIfOld() {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	if j.broken != nil {
@@ -465,18 +465,18 @@ func (j *Journal) expire() {
 	case err != nil:
 		j.opt.Log.Error("trace retention", "file", j.name, "error", err)
 	case first.Seq < j.seq && j.opt.Now().Sub(first.Time()) >= min(j.opt.RetainAge, maxSegmentAge):
-		if err := j.rotate(); err != nil { // it has applied the retention
+		if err := j.rotate(); err != nil { // rotate also removes expired segments
 			j.setErr(err)
 		}
 		return
 	}
-	j.retain()
+	j.removeExpired()
 }
 
 // Bounds of [Options.RetainAge]: when a segment ends, and how often that is looked at.
 const (
-	maxSegmentAge  = 24 * time.Hour
-	expireInterval = time.Minute
+	maxSegmentAge     = 24 * time.Hour
+	retentionInterval = time.Minute
 )
 
 // removeOldest notes in the chain which segments go, moves the head's anchor to the oldest that
@@ -553,7 +553,7 @@ func (j *Journal) flusher() {
 	defer close(j.stopped)
 	var expires <-chan time.Time
 	if j.opt.RetainAge > 0 {
-		ticker := time.NewTicker(expireInterval)
+		ticker := time.NewTicker(retentionInterval)
 		defer ticker.Stop()
 		expires = ticker.C
 	}
@@ -569,7 +569,7 @@ func (j *Journal) flusher() {
 			j.resume()
 			continue
 		case <-expires:
-			j.expire()
+			j.rotateIfOld()
 			continue
 		case <-j.dirty:
 		}

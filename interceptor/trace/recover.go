@@ -76,7 +76,7 @@ func (j *Journal) recover() error {
 			return fmt.Errorf("trace journal: %w", err)
 		}
 	}
-	j.retain()
+	j.removeExpired()
 	return j.writeHeadAt(j.headNow())
 }
 

@@ -156,7 +156,7 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 	}
 	j.writing.Lock()
 	j.opt.RetainFiles = 2
-	j.retain()
+	j.removeExpired()
 	j.writing.Unlock()
 	if now, _ := Segments(dir); len(now) != len(before) {
 		t.Errorf("%d files, want %d still", len(now), len(before))
@@ -165,7 +165,7 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.writing.Lock()
-	j.retain()
+	j.removeExpired()
 	j.writing.Unlock()
 	if now, _ := Segments(dir); len(now) != 2 {
 		t.Errorf("%d files, want 2 once the head can be written", len(now))
