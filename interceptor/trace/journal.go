@@ -112,11 +112,11 @@ type segmentFile interface {
 }
 
 type pending struct {
-	r        *Record
-	envelope []byte // the line up to the chain fields
-	payload  []byte // the members behind them, "" for none
-	done     bool
-	err      error
+	r       *Record
+	hashed  []byte // the line up to its seq; the hash covers it
+	payload []byte // salt and payload, the members behind the hash, "" for none
+	done    bool
+	err     error
 }
 
 // Open opens the journal in dir, which it creates if needed, and takes its lock. [ErrInUse] means
@@ -170,7 +170,7 @@ const lineRoom = 2*hashLen + 64
 
 // pool reuses the memory of records on their way, except buffers above
 // maxPooled. It saves an allocation of some 2 KB for each record.
-var pool = sync.Pool{New: func() any { return &pending{envelope: make([]byte, 0, 2048)} }}
+var pool = sync.Pool{New: func() any { return &pending{hashed: make([]byte, 0, 2048)} }}
 
 const maxPooled = 2 << 20
 
@@ -186,8 +186,8 @@ const maxPooled = 2 << 20
 func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	p := pool.Get().(*pending)
 	defer func() {
-		if max(cap(p.envelope), cap(p.payload)) <= maxPooled {
-			*p = pending{envelope: p.envelope[:0], payload: p.payload[:0]}
+		if max(cap(p.hashed), cap(p.payload)) <= maxPooled {
+			*p = pending{hashed: p.hashed[:0], payload: p.payload[:0]}
 			pool.Put(p)
 		}
 	}()
@@ -238,13 +238,13 @@ func (j *Journal) encode(p *pending, r *Record, payload [][]byte) (err error) {
 		payload = [][]byte{r.Payload}
 	}
 	p.r = r
-	p.envelope = appendHead(p.envelope, r)
+	p.hashed = appendEnvelope(p.hashed, r)
 	j.encodePayload(p, payload)
-	p.envelope, err = appendTail(p.envelope, r)
+	p.hashed, err = appendAuditMember(p.hashed, r)
 	return err
 }
 
-// encodePayload makes p.payload, and appends its digest to the envelope. If it stores something
+// encodePayload makes p.payload, and appends its digest to p.hashed. If it stores something
 // else than the payload, it notes that in the record.
 func (j *Journal) encodePayload(p *pending, pieces [][]byte) {
 	size := 0
@@ -278,12 +278,12 @@ func (j *Journal) encodePayload(p *pending, pieces [][]byte) {
 		}
 	}
 	p.payload = line
-	p.envelope = append(append(p.envelope, `,"digest":"`...), hashPrefix...)
-	p.envelope = append(hex.AppendEncode(p.envelope, digest[:]), '"')
+	p.hashed = append(append(p.hashed, `,"digest":"`...), hashPrefix...)
+	p.hashed = append(hex.AppendEncode(p.hashed, digest[:]), '"')
 }
 
 // size is at least the length of the line.
-func (p *pending) size() int { return len(p.envelope) + len(p.payload) + lineRoom }
+func (p *pending) size() int { return len(p.hashed) + len(p.payload) + lineRoom }
 
 // writeQueue commits the queue. The caller holds writing.
 func (j *Journal) writeQueue() {
@@ -334,7 +334,7 @@ func (j *Journal) writeSome(q []*pending) (n int, err error) {
 			break
 		}
 		start := len(buf)
-		buf = append(buf, p.envelope...)
+		buf = append(buf, p.hashed...)
 		seq++
 		p.r.Seq, p.r.Prev = seq, hash
 		buf, hash = appendChain(buf, start, seq, hash)

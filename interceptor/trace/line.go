@@ -30,11 +30,11 @@ const (
 // hash that the record claims and with its newline.
 func (r *Record) AppendLine(b []byte) ([]byte, error) {
 	start, old := len(b), r.Protocol == protocolV1
-	b = appendHead(b, r)
+	b = appendEnvelope(b, r)
 	if old && len(r.Payload) > 0 {
 		b = append(append(b, payloadKey...), r.Payload...)
 	}
-	b, err := appendTail(b, r)
+	b, err := appendAuditMember(b, r)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,8 @@ func (r *Record) AppendLine(b []byte) ([]byte, error) {
 	return append(b, lineEnd...), nil
 }
 
-func appendHead(b []byte, r *Record) []byte {
+// appendEnvelope appends the members of the envelope, without the payload, and the digest if it is known.
+func appendEnvelope(b []byte, r *Record) []byte {
 	b = rawjson.AppendQuote(append(b, `{"protocol":`...), r.Protocol)
 	b = rawjson.AppendQuote(append(b, `,"id":`...), r.ID)
 	b = rawjson.AppendQuote(append(b, `,"ts":`...), r.TS)
@@ -64,8 +65,8 @@ func appendHead(b []byte, r *Record) []byte {
 	return b
 }
 
-// appendTail appends the members between the digest and the chain fields.
-func appendTail(b []byte, r *Record) ([]byte, error) {
+// appendAuditMember appends the audit, the member between the digest and the chain fields.
+func appendAuditMember(b []byte, r *Record) ([]byte, error) {
 	if r.Audit == nil {
 		return b, nil
 	}

@@ -27,7 +27,7 @@ func lineOf(r *Record, seq uint64, prev string) (line []byte, hash string, err e
 	return line, r.Hash, err
 }
 
-// appendTail writes the audit as encoding/json does, for every member alone, for all of them
+// appendAuditMember writes the audit as encoding/json does, for every member alone, for all of them
 // together, and for values that need care.
 func TestAppendTail(t *testing.T) {
 	whole := Audit{
@@ -59,14 +59,14 @@ func TestAppendTail(t *testing.T) {
 		if member == `,"audit":{}` {
 			member = "" // an empty one is left out
 		}
-		got, err := appendTail([]byte("x"), &Record{Audit: &a})
+		got, err := appendAuditMember([]byte("x"), &Record{Audit: &a})
 		if err != nil || string(got) != "x"+member {
-			t.Errorf("appendTail(%+v) = %s, %v, want x%s", a, got, err, member)
+			t.Errorf("appendAuditMember(%+v) = %s, %v, want x%s", a, got, err, member)
 		}
 	}
 	for _, a := range []Audit{{MS: math.NaN()}, {MS: math.Inf(1)}, {Workflow: json.RawMessage(`{`)}} {
-		if got, err := appendTail(nil, &Record{Audit: &a}); err == nil {
-			t.Errorf("appendTail(%+v) = %s, want an error", a, got)
+		if got, err := appendAuditMember(nil, &Record{Audit: &a}); err == nil {
+			t.Errorf("appendAuditMember(%+v) = %s, want an error", a, got)
 		}
 	}
 }
