@@ -363,9 +363,9 @@ func (r *Recorder) Word(text string) string {
 // Secret reports whether a text that a host chooses holds a secret, or can't be checked for one.
 func (r *Recorder) Secret(text string) bool { return r.word(text) != text }
 
-// cleanHead removes secrets from the members of a record that hosts or servers choose, and bounds
+// cleanNames removes secrets from the names and ids in a record, which hosts or servers choose, and bounds
 // them.
-func (r *Recorder) cleanHead(rec *trace.Record) {
+func (r *Recorder) cleanNames(rec *trace.Record) {
 	a := rec.AuditOrEmpty()
 	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.ForTool, &a.Method} {
 		*text = r.Word(*text)
@@ -554,6 +554,6 @@ func (r *Recorder) put(rec *trace.Record, payload ...[]byte) error {
 	if a := rec.Audit; a != nil && a.Team == "" && r.Team != nil {
 		a.Team = r.Team(a.Principal)
 	}
-	r.cleanHead(rec)
+	r.cleanNames(rec)
 	return r.Journal.Append(rec, payload...)
 }
