@@ -139,7 +139,7 @@ const maxLine = 256 << 20
 // ReadLines calls yield for each line of a segment from offset on, until yield returns false. It
 // passes the line without its newline and the offset of its beginning. whole is false for a last
 // line without a newline: it is being written, or torn. line is valid only during the call.
-func ReadLines(path string, offset int64, yield func(line []byte, at int64, whole bool) bool) error {
+func ReadLines(path string, offset int64, yield func(line []byte, offset int64, whole bool) bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

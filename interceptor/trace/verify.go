@@ -19,14 +19,14 @@ type VerifyOptions struct {
 	// Each, if set, is called when the reading begins, and again if it begins anew because segments
 	// were removed or begun. The function that it returns gets every record, with its segment, and the
 	// offset and length of its line.
-	Each func() func(r *Record, file string, at int64, size int)
+	Each func() func(r *Record, file string, offset int64, size int)
 }
 
 // Verify reads the whole journal in dir and checks the chain, the anchor, the invariants of the
 // records and the options. It may run beside the writer. Faults are in the report. An error means
 // that Verify could not read, or that ctx ended.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
-	var missing uint64 // v.missing of the pass before
+	var unannouncedBefore uint64 // in the pass before
 	for {
 		h, headErr := readHead(dir) // before the files, so that the anchored record must be in them
 		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {
@@ -46,11 +46,11 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 		now, headErr := readHead(dir)
 		retained := headErr == nil && now != nil && now.First != h.First
 		names, _ := Segments(dir)
-		begun := v.missing > 0 && v.missing != missing && !slices.Equal(names, v.names)
+		begun := v.unannounced > 0 && v.unannounced != unannouncedBefore && !slices.Equal(names, v.names)
 		if !retained && !begun {
 			return v.report, err
 		}
-		missing = v.missing
+		unannouncedBefore = v.unannounced
 	}
 }
 
@@ -86,26 +86,32 @@ type verifier struct {
 	names   []string // of the segments when the pass began
 	report  Report
 	invariants
-	each func(r *Record, file string, at int64, size int)
+	each func(r *Record, file string, offset int64, size int)
 
-	file     string
-	line     int
-	at       uint64          // seq of the line being checked, 0 if unknown
-	seq      uint64          // of the line before
-	hashes   [2]string       // of the line before: the claimed one and the actual one
-	erased   [2][]Range      // the records without their payloads, and those that records about erasures name
-	missing  uint64          // the first record without its payload that no record about an erasure names, 0 for none
-	anchored bool            // the head's record was passed
-	copied   map[Anchor]bool // anchors of the auditor whose records were passed
+	file        string
+	line        int
+	seq         uint64 // of the line being checked, 0 if unknown
+	before      lineBefore
+	erased      []Range         // the records without their payloads
+	announced   []Range         // those that records about erasures name
+	unannounced uint64          // the first of erased that is not announced, 0 for none
+	anchored    bool            // the head's record was passed
+	copied      map[Anchor]bool // anchors of the auditor whose records were passed
+}
+
+// lineBefore is the line before the one that is being checked.
+type lineBefore struct {
+	seq             uint64
+	claimed, actual string // hashes, as in proof; "" if it was not a record
 }
 
 func (v *verifier) fault(code, format string, args ...any) {
-	v.report.Add(Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
+	v.report.Add(Fault{v.file, v.line, v.seq, code, fmt.Sprintf(format, args...)})
 }
 
 func (v *verifier) note(code, format string, args ...any) {
 	if len(v.report.Notes) < maxFaults {
-		v.report.Notes = append(v.report.Notes, Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
+		v.report.Notes = append(v.report.Notes, Fault{v.file, v.line, v.seq, code, fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -125,7 +131,7 @@ func (v *verifier) run(ctx context.Context) error {
 		names = v.checkFirst(names)
 	} else if len(names) > 0 {
 		first, _ := SegmentSeq(names[0])
-		v.seq = first - 1
+		v.before.seq = first - 1
 	}
 	for i, name := range names {
 		if err := v.checkFile(ctx, name, i == len(names)-1); err != nil {
@@ -152,7 +158,7 @@ func (v *verifier) checkFirst(names []string) []string {
 		v.file = first.File
 		v.fault(FaultFileMissing, "the oldest file of the journal is missing")
 	}
-	v.seq, v.hashes = first.Seq-1, [2]string{first.Prev, first.Prev}
+	v.before = lineBefore{first.Seq - 1, first.Prev, first.Prev}
 	v.partial = first.Seq > 1
 	return names
 }
@@ -160,7 +166,7 @@ func (v *verifier) checkFirst(names []string) []string {
 func (v *verifier) checkFile(ctx context.Context, name string, last bool) error {
 	v.file, v.line = name, 0
 	v.report.Files++
-	err := ReadLines(filepath.Join(v.dir, name), 0, func(line []byte, at int64, whole bool) bool {
+	err := ReadLines(filepath.Join(v.dir, name), 0, func(line []byte, offset int64, whole bool) bool {
 		v.line++
 		if !whole {
 			if last {
@@ -171,7 +177,7 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 			return false
 		}
 		v.report.Bytes += int64(len(line)) + 1
-		v.checkLine(line, at)
+		v.checkLine(line, offset)
 		if v.line%4096 == 0 {
 			Progress(ctx, v.dir, v.report.Bytes)
 		}
@@ -183,12 +189,12 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 	if err != nil {
 		v.fault(FaultUnreadable, "%v", err)
 	}
-	v.line, v.at = 0, 0
+	v.line, v.seq = 0, 0
 	return ctx.Err()
 }
 
-func (v *verifier) checkLine(line []byte, at int64) {
-	v.at = 0
+func (v *verifier) checkLine(line []byte, offset int64) {
+	v.seq = 0
 	r, p, err := parseLine(line)
 	if err == nil && p.end == 0 {
 		err = errors.New("it does not have its hash at its place")
@@ -196,12 +202,11 @@ func (v *verifier) checkLine(line []byte, at int64) {
 	if err != nil {
 		v.fault(FaultFormat, "not a record: %v", err)
 		// The next line shows how many records are missing.
-		v.seq++
-		v.hashes = [2]string{}
+		v.before = lineBefore{seq: v.before.seq + 1}
 		return
 	}
 	v.report.Records++
-	v.at = r.Seq
+	v.seq = r.Seq
 	switch {
 	case p.claimed != p.actual:
 		v.fault(FaultHash, "record %d was changed: its hash is %s, its bytes have %s", r.Seq, p.claimed, p.actual)
@@ -209,7 +214,7 @@ func (v *verifier) checkLine(line []byte, at int64) {
 		v.fault(FaultHash, "the payload of record %d was changed: its digest is %s, its bytes have %s", r.Seq, r.Digest, p.digest)
 	}
 	v.checkPlace(r)
-	v.seq, v.hashes = r.Seq, [2]string{p.claimed, p.actual}
+	v.before = lineBefore{r.Seq, p.claimed, p.actual}
 	place := Anchor{File: v.file, Seq: r.Seq, Hash: r.Hash}
 	if v.report.First.Seq == 0 {
 		v.report.First = place
@@ -220,7 +225,7 @@ func (v *verifier) checkLine(line []byte, at int64) {
 		v.checkEvent(r)
 	} else if r.Erased() {
 		v.report.Erased++
-		v.erased[0] = addSeq(v.erased[0], r.Seq)
+		v.erased = addSeq(v.erased, r.Seq)
 	}
 	if v.opt.Detect != nil {
 		for _, rule := range v.opt.Detect(line) {
@@ -229,14 +234,14 @@ func (v *verifier) checkLine(line []byte, at int64) {
 	}
 	v.checkInvariants(r)
 	if v.each != nil {
-		v.each(r, v.file, at, len(line)+1)
+		v.each(r, v.file, offset, len(line)+1)
 	}
 }
 
 // checkPlace compares a record's seq and prev with the line before, and a file's first record with
 // the file's name. After a changed line, prev may match either of its hashes.
 func (v *verifier) checkPlace(r *Record) {
-	want := v.seq + 1
+	want := v.before.seq + 1
 	named, _ := SegmentSeq(v.file)
 	switch {
 	case r.Seq > want+1:
@@ -245,8 +250,8 @@ func (v *verifier) checkPlace(r *Record) {
 		v.fault(FaultSeq, "record %d is missing before this line, which is record %d", want, r.Seq)
 	case r.Seq < want:
 		v.fault(FaultSeq, "record %d is repeated or out of order: record %d belongs here", r.Seq, want)
-	case v.hashes[0] != "" && r.Prev != v.hashes[0] && r.Prev != v.hashes[1]:
-		v.fault(FaultPrev, "record %d does not continue the one before: its prev is %s, the hash before is %s", r.Seq, r.Prev, v.hashes[0])
+	case v.before.claimed != "" && r.Prev != v.before.claimed && r.Prev != v.before.actual:
+		v.fault(FaultPrev, "record %d does not continue the one before: its prev is %s, the hash before is %s", r.Seq, r.Prev, v.before.claimed)
 	case v.line == 1 && r.Seq != named:
 		v.fault(FaultFileName, "the file was renamed: it begins with record %d, its name says %d", r.Seq, named)
 	}
@@ -286,7 +291,7 @@ func (v *verifier) checkEvent(r *Record) {
 	case e.Event == EventRetention && e.First != nil:
 		v.note(NoteEvent, "record %d: retention removed %d files, what is before record %d", r.Seq, len(e.Removed), e.First.Seq)
 	case e.Event == EventErased && len(e.Erased) > 0:
-		v.erased[1] = append(v.erased[1], e.Erased...)
+		v.announced = append(v.announced, e.Erased...)
 		v.note(NoteEvent, "record %d: %s erased payloads of %d records from %d on", r.Seq, e.By, count(e.Erased), e.Erased[0][0])
 	case e.Event != EventBegin:
 		v.note(NoteEvent, "record %d: %s", r.Seq, e.Event)
@@ -299,14 +304,14 @@ func (v *verifier) checkEnd() {
 		v.file = v.report.Last.File
 	}
 	if v.head != nil && !v.anchored {
-		if v.seq < v.head.Seq {
-			v.fault(FaultTail, "the end is cut off: the last record is %d, %s anchors record %d with %s", v.seq, headName, v.head.Seq, v.head.Hash)
+		if v.before.seq < v.head.Seq {
+			v.fault(FaultTail, "the end is cut off: the last record is %d, %s anchors record %d with %s", v.before.seq, headName, v.head.Seq, v.head.Hash)
 		} else {
 			v.fault(FaultHead, "record %d, which %s anchors, is not there", v.head.Seq, headName)
 		}
 	}
-	if v.missing = unannounced(v.erased[0], v.erased[1]); v.missing > 0 {
-		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", v.missing)
+	if v.unannounced = unannounced(v.erased, v.announced); v.unannounced > 0 {
+		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", v.unannounced)
 	}
 	for _, a := range v.opt.Anchors {
 		if !v.copied[a] {

@@ -237,15 +237,15 @@ func newFiller(ctx context.Context, tx *sql.Tx) (*filler, error) {
 func (f *filler) fill(ctx context.Context, tx *sql.Tx, dir string, c covered) error {
 	path := filepath.Join(dir, trace.SegmentName(uint64(c.first))) // #nosec G115: from a file name
 	var failed error
-	err := trace.ReadLines(path, c.size, func(line []byte, at int64, whole bool) bool {
+	err := trace.ReadLines(path, c.size, func(line []byte, offset int64, whole bool) bool {
 		if !whole || f.lines == linesAtOnce {
 			return false
 		}
 		f.lines++
-		c.size = at + int64(len(line)) + 1
+		c.size = offset + int64(len(line)) + 1
 		c.tail = append(append(c.tail[:0], line[max(0, len(line)+1-tailBytes):]...), '\n')
 		if r, _, err := trace.ParseLine(line); err == nil { // else Verify names it
-			failed = f.add(ctx, tx, r, place{c.first, at, int64(len(line)) + 1})
+			failed = f.add(ctx, tx, r, place{c.first, offset, int64(len(line)) + 1})
 		}
 		return failed == nil
 	})

@@ -60,8 +60,8 @@ func newTally() tally {
 	return tally{map[totalKey]*Sums{}, map[string]*branchRow{}}
 }
 
-// add adds a record, whose number is at.
-func (t *tally) add(r *trace.Record, at int64) {
+// add adds a record, by its number.
+func (t *tally) add(r *trace.Record, number int64) {
 	kind := trace.CanonicalKind(r.Kind)
 	if kind == trace.KindJournal || kind == trace.KindConfig {
 		return
@@ -99,11 +99,11 @@ func (t *tally) add(r *trace.Record, at int64) {
 	}
 	switch kind {
 	case trace.KindPush:
-		b.opened, b.principal = at, a.Principal
+		b.opened, b.principal = number, a.Principal
 	case trace.KindPop:
-		b.closed = at
+		b.closed = number
 	}
-	b.last, b.Records, b.Calls, b.Errors, b.Delivered = at, b.Records+1, b.Calls+s.Calls, b.Errors+s.Errors, b.Delivered+s.Delivered
+	b.last, b.Records, b.Calls, b.Errors, b.Delivered = number, b.Records+1, b.Calls+s.Calls, b.Errors+s.Errors, b.Delivered+s.Delivered
 	if a.Tokens != nil {
 		b.Used, b.Budget = max(b.Used, int64(a.Tokens.Used)), max(b.Budget, int64(a.Tokens.Budget))
 	}

@@ -31,9 +31,9 @@ func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Repor
 		for _, c := range checks {
 			c.journal, c.tally = map[int64]uint64{}, newTally()
 		}
-		return func(r *trace.Record, file string, at int64, size int) {
+		return func(r *trace.Record, file string, offset int64, size int) {
 			for _, c := range checks {
-				c.add(r, place{segmentSeq(file), at, int64(size)})
+				c.add(r, place{segmentSeq(file), offset, int64(size)})
 			}
 		}
 	}
