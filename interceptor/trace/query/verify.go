@@ -81,6 +81,9 @@ type blockWord struct {
 	posting
 }
 
+// rowReader reads the rows of a query: it fills into, and calls each.
+type rowReader func(query string, into []any, each func()) error
+
 // readIndex sums up the rows of the index as of one moment.
 func (c *indexCheck) readIndex(ctx context.Context) error {
 	db, err := sqlitedb.OpenReadOnly(ctx, c.path, options)
@@ -93,9 +96,54 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // it only reads
-	var first, size, id, n int64
-	var value []byte
+	rows := func(query string, into []any, each func()) error {
+		for err := range sqlitedb.Rows(ctx, tx, into, query) {
+			if err != nil {
+				return err
+			}
+			each()
+		}
+		return nil
+	}
 	words := map[int64]string{}
+	var id, field int64
+	var value []byte
+	err = rows("SELECT * FROM word", []any{&id, &field, &value}, func() { words[id] = string(value) })
+	if err == nil {
+		err = c.readSegments(rows)
+	}
+	if err == nil {
+		err = c.readRecords(rows, words)
+	}
+	if err == nil {
+		err = c.readLinks(rows)
+	}
+	if err == nil {
+		err = c.readTotals(rows, words)
+	}
+	if err == nil {
+		err = c.readBranches(rows, words)
+	}
+	return err
+}
+
+func (c *indexCheck) readSegments(rows rowReader) error {
+	var first, size int64
+	return rows("SELECT first, size FROM segment", []any{&first, &size}, func() { c.size[first] = size })
+}
+
+var errIndexParts = errors.New("its parts differ from each other")
+
+// readRecords also compares blocks and postings with those that the records give.
+func (c *indexCheck) readRecords(rows rowReader, words map[int64]string) error {
+	var blocks, postingsRead uint64 // sums of what the records give, less what the tables have
+	var block blockRow              // of the records that were read last
+	sumBlock := func(b blockRow) {
+		if b.id = 0; b.count > 0 {
+			blocks += maphash.Comparable(c.seed, b)
+		}
+	}
+	var id int64
 	var r row
 	var last place
 	var fields [numFields]int64
@@ -103,87 +151,94 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 	for i := range fields {
 		into = append(into, &fields[i])
 	}
-	var link [3]int64 // its kind and key, and the offset of the record's line
-	var block, read blockRow
-	var posted blockWord
-	seen := map[posting]bool{}
-	var hidden int64                // correlations to nothing that orphans lack
-	var blocks, postingsRead uint64 // sums of what the records give, less what the tables have
-	var total totalSum
-	var key [len(totalFields)]int64 // the words of a total
-	totals := append([]any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &n}, total.fields()...)
-	var branch branchSum
-	branches := append([]any{&key[0], &n, &key[1], &branch.opened, &branch.closed, &branch.last}, branch.branchSums.fields()...)
-	sumBlock := func(b blockRow) {
-		if b.id = 0; b.count > 0 {
-			blocks += maphash.Comparable(c.seed, b)
+	seen := map[posting]bool{} // of the block
+	err := rows("SELECT * FROM record ORDER BY id", into, func() {
+		if r.place.compare(last) <= 0 { // queries would pass over it
+			c.index[r.segment]++
 		}
-	}
-	at := func(column string) string {
-		return fmt.Sprintf("coalesce((SELECT start + 1 FROM record WHERE record.id = branch.%s AND record.segment = branch.segment), branch.%[1]s <> 0)", column)
-	}
-	for _, t := range []struct {
-		query string
-		into  []any
-		each  func()
-	}{
-		{"SELECT first, size FROM segment", []any{&first, &size}, func() { c.size[first] = size }},
-		{"SELECT * FROM word", []any{&id, &n, &value}, func() { words[id] = string(value) }},
-		{"SELECT * FROM record ORDER BY id", into, func() {
-			if r.place.compare(last) <= 0 { // queries would pass over it
-				c.index[r.segment]++
-			}
-			last = r.place
-			for i, word := range fields {
-				r.fields[i] = words[word]
-			}
-			c.index[r.segment] += maphash.Comparable(c.seed, r)
-			full := block
-			if block.add(id, r) {
-				sumBlock(full)
-				clear(seen)
-			}
-			for one := range postings(r.flags, fields) {
-				if !seen[one] {
-					seen[one] = true
-					postingsRead += maphash.Comparable(c.seed, blockWord{block.first, one})
-				}
-			}
-		}},
-		{"SELECT * FROM block ORDER BY id", read.columns(), func() {
-			read.id = 0
-			blocks -= maphash.Comparable(c.seed, read)
-		}},
-		{"SELECT field, word, first FROM posting JOIN block ON block.id = block", []any{&posted.field, &posted.word, &posted.block}, func() {
-			postingsRead -= maphash.Comparable(c.seed, posted)
-		}},
-		{"SELECT segment, link.kind, key, start FROM link JOIN record ON id = record",
-			[]any{&first, &link[0], &link[1], &link[2]}, func() { c.index[first] += maphash.Comparable(c.seed, link) }},
-		{"SELECT * FROM total", totals, func() {
-			for i, id := range key {
-				total.words[i] = words[id]
-			}
-			c.index[n] += maphash.Comparable(c.seed, total)
-		}},
-		{"SELECT count(*) FROM link WHERE kind = 0 AND NOT EXISTS (SELECT 1 FROM record WHERE envelope = link.key) AND NOT EXISTS (SELECT 1 FROM loose WHERE loose.record = link.record AND loose.key = link.key)",
-			[]any{&hidden}, func() {}},
-		{"SELECT context, segment, principal, " + at("opened") + ", " + at("closed") + ", " + at("last") + ", " + strings.Join(branchNames, ", ") + " FROM branch", branches, func() {
-			branch.context, branch.principal = words[key[0]], words[key[1]]
-			c.index[n] += maphash.Comparable(c.seed, branch)
-		}},
-	} {
-		for err := range sqlitedb.Rows(ctx, tx, t.into, t.query) {
-			if err != nil {
-				return err
-			}
-			t.each()
+		last = r.place
+		for i, word := range fields {
+			r.fields[i] = words[word]
 		}
+		c.index[r.segment] += maphash.Comparable(c.seed, r)
+		full := block
+		if block.add(id, r) {
+			sumBlock(full)
+			clear(seen)
+		}
+		for one := range postings(r.flags, fields) {
+			if !seen[one] {
+				seen[one] = true
+				postingsRead += maphash.Comparable(c.seed, blockWord{block.first, one})
+			}
+		}
+	})
+	if err != nil {
+		return err
 	}
 	sumBlock(block)
-	if hidden != 0 || blocks != 0 || postingsRead != 0 {
-		return errors.New("its parts differ from each other")
+	var read blockRow
+	if err := rows("SELECT * FROM block ORDER BY id", read.columns(), func() {
+		read.id = 0
+		blocks -= maphash.Comparable(c.seed, read)
+	}); err != nil {
+		return err
+	}
+	var posted blockWord
+	if err := rows("SELECT field, word, first FROM posting JOIN block ON block.id = block", []any{&posted.field, &posted.word, &posted.block}, func() {
+		postingsRead -= maphash.Comparable(c.seed, posted)
+	}); err != nil {
+		return err
+	}
+	if blocks != 0 || postingsRead != 0 {
+		return errIndexParts
 	}
 	return nil
+}
+
+// readLinks also compares the table loose with the links to nothing.
+func (c *indexCheck) readLinks(rows rowReader) error {
+	var segment int64
+	var link [3]int64 // its kind and key, and the offset of the record's line
+	if err := rows("SELECT segment, link.kind, key, start FROM link JOIN record ON id = record", []any{&segment, &link[0], &link[1], &link[2]}, func() {
+		c.index[segment] += maphash.Comparable(c.seed, link)
+	}); err != nil {
+		return err
+	}
+	var hidden int64 // links to nothing that loose lacks
+	err := rows("SELECT count(*) FROM link WHERE kind = 0 AND NOT EXISTS (SELECT 1 FROM record WHERE envelope = link.key) AND NOT EXISTS (SELECT 1 FROM loose WHERE loose.record = link.record AND loose.key = link.key)",
+		[]any{&hidden}, func() {})
+	if err == nil && hidden != 0 {
+		err = errIndexParts
+	}
+	return err
+}
+
+func (c *indexCheck) readTotals(rows rowReader, words map[int64]string) error {
+	var segment int64
+	var total totalSum
+	var key [len(totalFields)]int64 // the words of a total
+	into := append([]any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &segment}, total.fields()...)
+	return rows("SELECT * FROM total", into, func() {
+		for i, id := range key {
+			total.words[i] = words[id]
+		}
+		c.index[segment] += maphash.Comparable(c.seed, total)
+	})
+}
+
+func (c *indexCheck) readBranches(rows rowReader, words map[int64]string) error {
+	var path, segment, principal int64
+	var branch branchSum
+	into := append([]any{&path, &segment, &principal, &branch.opened, &branch.closed, &branch.last}, branch.branchSums.fields()...)
+	lineOf := func(column string) string {
+		return fmt.Sprintf("coalesce((SELECT start + 1 FROM record WHERE record.id = branch.%s AND record.segment = branch.segment), branch.%[1]s <> 0)", column)
+	}
+	query := "SELECT context, segment, principal, " + lineOf("opened") + ", " + lineOf("closed") + ", " + lineOf("last") + ", " + strings.Join(branchNames, ", ") + " FROM branch"
+	return rows(query, into, func() {
+		branch.context, branch.principal = words[path], words[principal]
+		c.index[segment] += maphash.Comparable(c.seed, branch)
+	})
 }
 
 // add adds the rows of a record to the journal's sum, if it is indexed.
