@@ -192,13 +192,13 @@ func (t *Telemetry) toolLabel(c *Call, err error) string {
 	defer t.mu.Unlock()
 	key := [2]string{c.Target.Server, tool}
 	if t.tools[key] {
-		return t.Word(tool)
+		return t.Short(tool)
 	}
 	if r, ok := errors.AsType[*Refusal](err); ok && r.Reason == trace.ReasonUpstream || c.Outcome.Decision == trace.ReasonPolicy || len(t.tools) >= maxToolLabels { // there may be no such tool
 		return other
 	}
 	t.tools[key] = true
-	return t.Word(tool)
+	return t.Short(tool)
 }
 
 // errorType returns the error.type of a call's outcome: the code of a JSON-RPC error, tool_error

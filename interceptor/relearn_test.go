@@ -14,7 +14,7 @@ func TestNamesAreCheckedAfterRelearn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Recorder{Boundary: &Boundary{Scrubber: old, Policy: testPolicy{}.of}}
-	if got := r.word("no_" + token); got != "no_"+token {
+	if got := r.withoutSecrets("no_" + token); got != "no_"+token {
 		t.Fatalf("before: %q", got)
 	}
 	next, err := scrub.New(scrub.Options{Known: []string{token}})
@@ -23,7 +23,7 @@ func TestNamesAreCheckedAfterRelearn(t *testing.T) {
 	}
 	r.Boundary.Relearn(next)
 	for range 2 { // the second time it is remembered
-		if got := r.word("no_" + token); got != "no_[SECRET:foldgate-token]" {
+		if got := r.withoutSecrets("no_" + token); got != "no_[SECRET:foldgate-token]" {
 			t.Errorf("after: %q", got)
 		}
 	}

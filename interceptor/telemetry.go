@@ -31,8 +31,8 @@ type Telemetry struct {
 	ownTool func(string) bool // finds foldgate's own tools; may be nil
 	// ByPrincipal adds the principal to the labels of what limits count. Set it before use.
 	ByPrincipal bool
-	// Word returns a text that a host or a server chooses as it is exported: without secrets. Set it before use.
-	Word func(string) string
+	// Short returns a text that a host or a server chooses as it is exported: [Recorder.Short]. Set it before use.
+	Short func(string) string
 
 	mu       sync.Mutex
 	branches map[string]oteltrace.Span // of active branches, by context path
@@ -47,7 +47,7 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 		return nil, err
 	}
 	t := &Telemetry{instruments: in, ownTool: ownTool, tools: map[[2]string]bool{}, branches: map[string]oteltrace.Span{},
-		Word: func(text string) string { return text }}
+		Short: func(text string) string { return text }}
 	if traces != nil {
 		t.tracer = traces.Tracer(telemetryScope)
 	}
@@ -88,14 +88,14 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 	var span oteltrace.Span
 	if t.tracer != nil {
 		kind := oteltrace.SpanKindClient
-		attrs := []attribute.KeyValue{methodKey.String(t.Word(c.Target.Method)), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
+		attrs := []attribute.KeyValue{methodKey.String(t.Short(c.Target.Method)), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
 		if transport == "" {
 			kind = oteltrace.SpanKindInternal
 		} else {
 			attrs = append(attrs, transportKey.String(transport))
 		}
 		if c.Target.Method == "tools/call" {
-			attrs = append(attrs, toolKey.String(t.Word(c.Target.Name)), attribute.String("gen_ai.operation.name", "execute_tool"))
+			attrs = append(attrs, toolKey.String(t.Short(c.Target.Name)), attribute.String("gen_ai.operation.name", "execute_tool"))
 		}
 		ctx, span = t.tracer.Start(ctx, t.spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
 		c.Outcome.span = span.SpanContext()
@@ -128,7 +128,7 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(c.began), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(t.callAttributes(c)...)}
 	if tp, ok := trace.ParseTraceparent(c.Origin.Traceparent); ok {
 		state, _ := rawjson.GetString(c.Target.Params, "_meta", "tracestate")
-		ctx = remote(ctx, tp, t.Word(state))
+		ctx = remote(ctx, tp, t.Short(state))
 		if branch != nil && tp.Parent != trace.BranchSpanID(branch.Context) {
 			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(branch.Context)}))
 		}
@@ -150,9 +150,9 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 // spanName returns "tools/call echo" for a tool, else the method.
 func (t *Telemetry) spanName(c *Call) string {
 	if c.Target.Method == "tools/call" && c.Target.Name != "" {
-		return c.Target.Method + " " + t.Word(c.Target.Name)
+		return c.Target.Method + " " + t.Short(c.Target.Name)
 	}
-	return t.Word(c.Target.Method)
+	return t.Short(c.Target.Method)
 }
 
 // callAttributes returns the attributes that are known when a call starts. Their names come from the
@@ -161,7 +161,7 @@ func (t *Telemetry) callAttributes(c *Call) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, 16)
 	text := func(key attribute.Key, value string) {
 		if value != "" {
-			out = append(out, key.String(t.Word(value)))
+			out = append(out, key.String(t.Short(value)))
 		}
 	}
 	out = append(out, attribute.String("foldgate.envelope.id", c.Outcome.Record))

@@ -54,7 +54,7 @@ type Recorder struct {
 	Team func(principal string) string
 	Log  *slog.Logger
 
-	words [256][2]atomic.Pointer[checkedWord] // see word
+	checked [256][2]atomic.Pointer[checkedText] // see withoutSecrets
 
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
@@ -90,7 +90,7 @@ func (r *Recorder) request(c *Call) error {
 		params, *found, ok = r.check(params, action)
 		c.Outcome.paramsClean = ok && len(*found) == 0
 	}
-	e.method = rawjson.AppendQuote(e.method, r.word(c.Target.Method))
+	e.method = rawjson.AppendQuote(e.method, r.withoutSecrets(c.Target.Method))
 	return r.write(&e.rec, rpcHead, r.id(c.Origin.ID), methodMember, e.method, member, params, r.beside(extra, action), closing)
 }
 
@@ -270,7 +270,7 @@ func (r *Recorder) Notification(n Notification, m *Message) error {
 		if m.crossed {
 			action = trace.LetThrough
 		}
-		msg, extra := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), r.word(n.Method)), m.Extra
+		msg, extra := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), r.withoutSecrets(n.Method)), m.Extra
 		if params := m.Body; params != nil {
 			if !m.clean {
 				params, found, _ = r.check(params, action)
@@ -316,15 +316,15 @@ func (r *Recorder) beside(extra []byte, action string) []byte {
 	return extraOf(object)
 }
 
-// word returns a text that a host or a server chooses, such as a name, a method or an id, as records
+// withoutSecrets returns a text that a host or a server chooses, such as a name, a method or an id, as records
 // show it: without secrets. Equal texts stay equal. The texts of a session recur, so it remembers
 // the last ones.
-func (r *Recorder) word(text string) string {
+func (r *Recorder) withoutSecrets(text string) string {
 	if text == "" || r.Boundary == nil {
 		return text
 	}
 	// Two places, or one of some 20 sessions would have two texts that displace each other in each call.
-	places := &r.words[maphash.String(wordSeed, text)%uint64(len(r.words))]
+	places := &r.checked[maphash.String(checkedSeed, text)%uint64(len(r.checked))]
 	learned := r.Boundary.learned.Load()
 	for i := range places {
 		if known := places[i].Load(); known != nil && known.text == text && known.learned == learned {
@@ -332,48 +332,48 @@ func (r *Recorder) word(text string) string {
 		}
 	}
 	clean := strings.ReplaceAll(r.Boundary.Text(text), "[REDACTED:", "[SECRET:")
-	if len(text) <= examinedWord {
-		places[1].Store(places[0].Swap(&checkedWord{text, clean, learned}))
+	if len(text) <= maxExamined {
+		places[1].Store(places[0].Swap(&checkedText{text, clean, learned}))
 	}
 	return clean
 }
 
-// checkedWord is a text and its clean form by the rules of that number; see Boundary.learned.
-type checkedWord struct {
+// checkedText is a text and its clean form by the rules of that number; see Boundary.learned.
+type checkedText struct {
 	text, clean string
 	learned     int64
 }
 
-// A record shows maxWord bytes of a text that a host or a server chooses. It examines some more, to
+// A record shows maxShort bytes of a text that a host or a server chooses. It examines some more, to
 // know a secret that the cut would divide.
-const maxWord, examinedWord = 512, 4096
+const maxShort, maxExamined = 512, 4096
 
-var wordSeed = maphash.MakeSeed()
+var checkedSeed = maphash.MakeSeed()
 
-// Word returns a text that a host or a server chooses as the members of records show it: without secrets. What is
+// Short returns a text that a host or a server chooses as the members of records show it: without secrets. What is
 // long is cut, and says so.
-func (r *Recorder) Word(text string) string {
-	clean := r.word(text[:min(len(text), examinedWord)])
-	if len(clean) <= maxWord {
+func (r *Recorder) Short(text string) string {
+	clean := r.withoutSecrets(text[:min(len(text), maxExamined)])
+	if len(clean) <= maxShort {
 		return clean
 	}
-	return fmt.Sprintf("%s [cut: %d bytes]", strings.ToValidUTF8(clean[:maxWord], ""), len(text))
+	return fmt.Sprintf("%s [cut: %d bytes]", strings.ToValidUTF8(clean[:maxShort], ""), len(text))
 }
 
 // Secret reports whether a text that a host chooses holds a secret, or can't be checked for one.
-func (r *Recorder) Secret(text string) bool { return r.word(text) != text }
+func (r *Recorder) Secret(text string) bool { return r.withoutSecrets(text) != text }
 
 // cleanNames removes secrets from the names and ids in a record, which hosts or servers choose, and bounds
 // them.
 func (r *Recorder) cleanNames(rec *trace.Record) {
 	a := rec.AuditOrEmpty()
 	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.ForTool, &a.Method} {
-		*text = r.Word(*text)
+		*text = r.Short(*text)
 	}
 	for _, list := range [...][]string{rec.To, rec.CorrelationID} {
 		for i, text := range list {
 			if !trace.IsID(text) {
-				list[i] = r.Word(text)
+				list[i] = r.Short(text)
 			}
 		}
 	}
@@ -451,7 +451,7 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count 
 	}
 	r.Note(&trace.Record{
 		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, CorrelationID: n.Correlates, Context: n.Context,
-		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.Word(answer)}}),
+		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.Short(answer)}}),
 		Audit: &trace.Audit{
 			Session: n.Session, Principal: n.Principal, Server: n.Server, Revision: n.Revision, Method: n.Method, IsError: true,
 			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},

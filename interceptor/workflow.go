@@ -97,7 +97,7 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 		return
 	}
 	s.step, s.err = w.Engine.Plan(ctx, workflow.Request{
-		Rule: s.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Host: w.Recorder.Word(c.Origin.From), ID: s.Handle,
+		Rule: s.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Host: w.Recorder.Short(c.Origin.From), ID: s.Handle,
 		NativeID: cmp.Or(s.Native, roundTrip(c.Target.Params)), Arguments: c.Target.Arguments,
 		Secret: w.Recorder.Secret,
 	})

@@ -125,7 +125,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 		if e.Telemetry, err = interceptor.NewTelemetry(e.Traces, e.Meters, tools.Has); err != nil {
 			return fmt.Errorf("telemetry: %w", err)
 		}
-		e.Telemetry.ByPrincipal, e.Telemetry.Word = cfg.Budgets.MetricsByPrincipal, e.Recorder.Word
+		e.Telemetry.ByPrincipal, e.Telemetry.Short = cfg.Budgets.MetricsByPrincipal, e.Recorder.Short
 	}
 	e.Records = &interceptor.BranchRecords{
 		Recorder: e.Recorder, Counter: e.Counter, Telemetry: e.Telemetry,

@@ -65,7 +65,7 @@ func (rt *Router) pinName(name string) string {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	return rt.Recorder.Word(name) + "#" + hex.EncodeToString(sum[:4])
+	return rt.Recorder.Short(name) + "#" + hex.EncodeToString(sum[:4])
 }
 
 // held returns the names of the definitions that hosts must not see, with their states, and tells the
