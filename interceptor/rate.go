@@ -3,6 +3,7 @@ package interceptor
 import (
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -14,7 +15,7 @@ const (
 	// burst, and the bytes a second after it.
 	noteBurst = 4 << 20
 	noteRate  = 16 << 10
-	// askBurst is how many questions a server may ask a session at once. Later it may ask noteRate *
+	// askBurst is how many requests a server may send a session at once. Later it may send noteRate *
 	// askBurst / noteBurst a second, which is four.
 	askBurst = 1000
 	// leftOutEvery is how often a record tells the number of messages left out.
@@ -27,10 +28,81 @@ const (
 	requestsRefused      = "requests_refused"
 )
 
-// sender is who sends messages of a kind. session is "" if those to all sessions count together.
-type sender struct{ code, principal, session, server string }
+// RequestRate bounds the requests of servers to sessions, such as elicitation. It is safe for concurrent use.
+type RequestRate struct {
+	Recorder *Recorder // records how many were refused
 
-// rate is how much a sender may still send. It is guarded by Recorder.mu.
+	requests rates
+}
+
+// Allow returns an error if a server may not send a session one more request, of size bytes. busy
+// refuses it in any case.
+func (q *RequestRate) Allow(principal, session, server string, busy bool, size int) error {
+	if q.requests.take(sender{principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{bytes: int64(size)}, q.TellRefused) {
+		return nil
+	}
+	return errAsksTooOften
+}
+
+var errAsksTooOften = fmt.Errorf("too many requests: a server may ask a session %d times at once, and then four times a second; wait", askBurst)
+
+// TellRefused records how many requests were refused since the last record of it. Call it before the
+// journal closes.
+func (q *RequestRate) TellRefused() { q.Recorder.tell(requestsRefused, &q.requests) }
+
+// TellLeftOut records how many notifications have had no record since the last record of it. Call it
+// before the journal closes.
+func (r *Recorder) TellLeftOut() { r.tell(notificationsLeftOut, &r.notifications) }
+
+// mayNote reports whether the rate of its server allows a record for a notification.
+func (r *Recorder) mayNote(n *Notification, m *Message) bool {
+	one := sum{bytes: int64(len(m.Body) + len(m.Extra)), tokens: n.Tokens}
+	if n.Refused == "" {
+		one.heard = n.Tokens
+	}
+	if n.Refused == "" || n.Paid {
+		one.charged = n.Tokens
+	}
+	cost := 512 + min(len(n.Method)+len(m.Body)+len(m.Extra), 1<<20) // the journal stores no larger payload
+	return n.Server == "" || r.notifications.take(sender{principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Revision, n.ForTool, n.Context}, one, r.TellLeftOut)
+}
+
+// tell records what is beyond the rates of the senders.
+func (r *Recorder) tell(code string, beyond *rates) {
+	for _, part := range beyond.takeLeftOut() {
+		r.Note(r.leftOut(code, part))
+	}
+}
+
+// leftOut returns the record of messages that have none.
+func (r *Recorder) leftOut(code string, l leftOut) *trace.Record {
+	rec := &trace.Record{
+		From: "upstream:" + l.server, To: []string{"foldgate"}, Kind: trace.KindWarning, Context: l.context,
+		Payload: rawjson.Marshal(map[string]any{"code": code, "count": l.messages, "bytes": l.bytes}),
+		Audit: &trace.Audit{
+			Session: l.share.session, Principal: l.principal, Team: l.team, Server: l.server, ForTool: l.tool, Revision: l.revision, LeftOut: l.messages, Bytes: l.bytes,
+		},
+	}
+	if code == requestsRefused {
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: code}
+	}
+	if l.tokens > 0 {
+		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: l.tokens, Delivered: l.heard, Charged: &l.charged}
+	}
+	return rec
+}
+
+// rates has the rate of each sender. It is safe for concurrent use.
+type rates struct {
+	mu      sync.Mutex
+	senders map[sender]*rate
+	telling bool // tell runs after a while
+}
+
+// sender is who sends messages. session is "" if those to all sessions count together.
+type sender struct{ principal, session, server string }
+
+// rate is how much a sender may still send.
 type rate struct {
 	room    int // bytes, as of at; less than 0 after a large message
 	at      time.Time
@@ -43,11 +115,18 @@ type share struct{ session, team, revision, tool, context string }
 
 const maxShares = 100
 
-// sum is what the messages of a share come to.
+// sum adds up the messages of a share.
 type sum struct {
 	messages               int
 	bytes                  int64
 	tokens, heard, charged int
+}
+
+// leftOut is the sum of a share of a sender's messages that were beyond the rate.
+type leftOut struct {
+	sender
+	share
+	sum
 }
 
 // refill adds the room of the time that has passed, and returns the room.
@@ -58,43 +137,19 @@ func (n *rate) refill(now time.Time) int {
 	return n.room
 }
 
-// MayAsk returns an error if a server may not ask a session one more question, of size bytes. busy
-// refuses it in any case. A record counts those that are refused.
-func (r *Recorder) MayAsk(principal, session, server string, busy bool, size int) error {
-	if r.within(sender{requestsRefused, principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{bytes: int64(size)}) {
-		return nil
-	}
-	return errAsksTooOften
-}
-
-var errAsksTooOften = fmt.Errorf("too many requests: a server may ask a session %d times at once, and then four times a second; wait", askBurst)
-
-// mayNote reports whether the rate of its server allows a record for a notification.
-func (r *Recorder) mayNote(n *Notification, m *Message) bool {
-	one := sum{bytes: int64(len(m.Body) + len(m.Extra)), tokens: n.Tokens}
-	if n.Refused == "" {
-		one.heard = n.Tokens
-	}
-	if n.Refused == "" || n.Paid {
-		one.charged = n.Tokens
-	}
-	cost := 512 + min(len(n.Method)+len(m.Body)+len(m.Extra), 1<<20) // the journal stores no larger payload
-	return n.Server == "" || r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Revision, n.ForTool, n.Context}, one)
-}
-
-// within reports whether a message is within the rate of its sender, and takes cost of that. A record
-// tells of the others after a while.
-func (r *Recorder) within(who sender, busy bool, cost int, of share, one sum) bool {
+// take reports whether a message is within the rate of its sender, and takes cost of that. If it is beyond
+// the rate, or the sender is busy, one is added to what is left out, and tell is called after a while.
+func (r *rates) take(who sender, busy bool, cost int, of share, one sum, tell func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, n := time.Now(), r.rates[who]
+	now, n := time.Now(), r.senders[who]
 	if n == nil {
-		maps.DeleteFunc(r.rates, func(_ sender, n *rate) bool { return n.leftOut == nil && n.refill(now) == noteBurst }) // as good as new
-		if r.rates == nil {
-			r.rates = map[sender]*rate{}
+		maps.DeleteFunc(r.senders, func(_ sender, n *rate) bool { return n.leftOut == nil && n.refill(now) == noteBurst }) // as good as new
+		if r.senders == nil {
+			r.senders = map[sender]*rate{}
 		}
 		n = &rate{room: noteBurst, at: now}
-		r.rates[who] = n
+		r.senders[who] = n
 	}
 	if n.refill(now) > 0 && !busy {
 		n.room -= cost
@@ -116,43 +171,21 @@ func (r *Recorder) within(who sender, busy bool, cost int, of share, one sum) bo
 	n.leftOut[of] = all
 	if !r.telling {
 		r.telling = true
-		time.AfterFunc(leftOutEvery, r.TellLeftOut)
+		time.AfterFunc(leftOutEvery, tell)
 	}
 	return false
 }
 
-// TellLeftOut records what has been left out since the last record of it. Call it before the journal
-// closes.
-func (r *Recorder) TellLeftOut() {
+// takeLeftOut returns what has been left out since the last call.
+func (r *rates) takeLeftOut() (all []leftOut) {
 	r.mu.Lock()
-	var records []*trace.Record
-	for who, n := range r.rates {
-		for of, all := range n.leftOut {
-			records = append(records, r.leftOut(who, of, all))
+	defer r.mu.Unlock()
+	for who, n := range r.senders {
+		for of, s := range n.leftOut {
+			all = append(all, leftOut{who, of, s})
 		}
 		n.leftOut = nil
 	}
 	r.telling = false
-	r.mu.Unlock()
-	for _, rec := range records {
-		r.Note(rec)
-	}
-}
-
-// leftOut returns the record of messages that have none.
-func (r *Recorder) leftOut(who sender, of share, all sum) *trace.Record {
-	rec := &trace.Record{
-		From: "upstream:" + who.server, To: []string{"foldgate"}, Kind: trace.KindWarning, Context: of.context,
-		Payload: rawjson.Marshal(map[string]any{"code": who.code, "count": all.messages, "bytes": all.bytes}),
-		Audit: &trace.Audit{
-			Session: of.session, Principal: who.principal, Team: of.team, Server: who.server, ForTool: of.tool, Revision: of.revision, LeftOut: all.messages, Bytes: all.bytes,
-		},
-	}
-	if who.code == requestsRefused {
-		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: who.code}
-	}
-	if all.tokens > 0 {
-		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: all.tokens, Delivered: all.heard, Charged: &all.charged}
-	}
-	return rec
+	return all
 }

@@ -58,8 +58,8 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
-	rates   map[sender]*rate
-	telling bool // TellLeftOut runs after a while
+
+	notifications rates // of servers
 
 	owed     []*trace.Record // by Note
 	owedSize int

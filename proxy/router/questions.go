@@ -42,7 +42,7 @@ func (s *Session) ask(o origin, m wire.Message) {
 	n := s.answering.Add(1)
 	var refused error
 	if m.Method != "ping" {
-		refused = s.rt.Recorder.MayAsk(s.Principal, s.ID, o.server, n > maxAnswering, len(m.Params)+len(m.Extra))
+		refused = s.rt.RequestRate.Allow(s.Principal, s.ID, o.server, n > maxAnswering, len(m.Params)+len(m.Extra))
 	}
 	switch {
 	case n > 2*maxAnswering:

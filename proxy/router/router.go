@@ -38,6 +38,7 @@ type Options struct {
 	Admit       func(context.Context, interceptor.Notification, *interceptor.Message) error
 	Boundary    *interceptor.Boundary
 	Recorder    *interceptor.Recorder
+	RequestRate *interceptor.RequestRate
 	Branches    *folding.Manager
 	Tokens      interceptor.TokenMeter
 	Tools       *tools.Tools
