@@ -242,6 +242,17 @@ func (c *Call) requestFindings() *[]trace.Finding {
 	return &c.Outcome.ArgumentFindings
 }
 
+// blockUnsent notes that secrets in the parameters were blocked if these were not sent on.
+func (c *Call) blockUnsent() {
+	if c.Outcome.Forwarded {
+		return
+	}
+	found := *c.requestFindings()
+	for i := range found {
+		found[i].Action = trace.Blocked
+	}
+}
+
 // ofTool reports whether the call's result is a tool's.
 func (c *Call) ofTool() bool {
 	return c.Target.Method == "tools/call" || c.Target.Name != "" && (c.Target.Method == MethodTaskResult || c.Target.Method == MethodTaskGet)

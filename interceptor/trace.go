@@ -35,6 +35,7 @@ func Trace(r *Recorder) Middleware {
 			}
 			res, err := next(ctx, c)
 			c.Outcome.decide(err)
+			c.blockUnsent()
 			r.response(c, res, err)
 			return res, err
 		}
@@ -56,10 +57,10 @@ type Recorder struct {
 
 	checked [256][2]atomic.Pointer[checkedText] // see withoutSecrets
 
+	notifications rates // of servers
+
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
-
-	notifications rates // of servers
 
 	owed     []*trace.Record // by Note
 	owedSize int
@@ -130,14 +131,9 @@ func (r *Recorder) response(c *Call, res *Result, err error) {
 		if r.Payload && !c.Outcome.Clean {
 			clean, found, _ := r.check(body, trace.LetThrough)
 			extra = r.beside(extra, trace.LetThrough)
-			if body = clean; len(c.Outcome.Findings) == 0 {
+			if body = clean; len(c.Outcome.Findings) == 0 { // Scrub noted none
 				c.Outcome.Findings = found
 			}
-		}
-	}
-	if !c.Outcome.Forwarded {
-		for i := range *c.requestFindings() {
-			(*c.requestFindings())[i].Action = trace.Blocked
 		}
 	}
 	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
