@@ -9,7 +9,7 @@ import (
 
 // A chain of two layers around the handler that answers the call.
 func Example() {
-	layer := func(name string) interceptor.Middleware {
+	layer := func(name string) interceptor.Layer {
 		return func(next interceptor.Handler) interceptor.Handler {
 			return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 				fmt.Println(name, "request", c.Target.Method)

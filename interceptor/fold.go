@@ -19,7 +19,7 @@ import (
 // is spent, every result is. Images, audio and the results of other methods pass. A result that can't be
 // stored is delivered whole, so folding loses nothing. Before it folds, Fold treats results that look like
 // instructions to the model as on_injection says. p returns the policy in force.
-func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
+func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Layer {
 	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {

@@ -89,7 +89,7 @@ func (f *foldBench) run(b *folding.Branch, answer Result) (*Call, *Result, error
 }
 
 // wrap returns h inside layers, the first one outermost.
-func wrap(h Handler, layers ...Middleware) Handler {
+func wrap(h Handler, layers ...Layer) Handler {
 	for _, layer := range slices.Backward(layers) {
 		h = layer(h)
 	}

@@ -1,8 +1,7 @@
 // Package interceptor is the chain that every call passes. Its layers record the call, find its
 // branch, charge its tokens, fold large results and remove secrets.
 //
-// A [Middleware] wraps a [Handler]. [NewChain] makes a [Chain] of middlewares, the first one
-// outermost.
+// A [Layer] wraps a [Handler]. [NewChain] makes a [Chain] of layers, the first one outermost.
 //
 // A layer writes into the [Call] what the layers outside it need to know. So Trace, which stands
 // outside all layers that decide, records their decisions. Package engine fixes the order (chain.go),
@@ -29,8 +28,8 @@ import (
 // [*Refusal], or a fault that the router reports. Trace records the reason of a refusal.
 type Handler func(ctx context.Context, c *Call) (*Result, error)
 
-// Middleware wraps a handler. It calls next at most once. A nil Middleware is left out of the chain.
-type Middleware func(next Handler) Handler
+// Layer wraps a handler, as middleware does. It calls next at most once. A nil Layer is left out of the chain.
+type Layer func(next Handler) Handler
 
 // Chain runs a call down its layers. end answers the call behind the innermost layer.
 type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
@@ -38,7 +37,7 @@ type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
 // NewChain makes a chain of layers, outermost first. Before any layer acts, locate fills in
 // what Trace records of the call: its branch, its workflow and the tokens of its arguments. It changes
 // only the call.
-func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
+func NewChain(locate func(context.Context, *Call), layers ...Layer) Chain {
 	h := Handler(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) })
 	for _, layer := range slices.Backward(layers) {
 		if layer != nil {
@@ -54,7 +53,7 @@ func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
 
 // Recover turns a panic in an inner layer into an error and logs its stack, so that one bad message
 // does not end the gateway. It stands inside Trace, so the call is recorded nevertheless.
-func Recover(log *slog.Logger) Middleware {
+func Recover(log *slog.Logger) Layer {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (res *Result, err error) {
 			defer func() {

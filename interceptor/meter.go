@@ -16,7 +16,7 @@ import (
 // an effect. Of the result, no more is delivered than the branch and the limits have left: a result
 // that Fold could not make fit is cut with a notice. If the branch had too little, it ends as
 // exhausted. The end of the branch cancels its calls.
-func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Middleware {
+func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Layer {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if !c.Target.Metered {

@@ -12,7 +12,7 @@ import (
 // Scrub passes each call through the boundary: the request on its way out and the response on its
 // way back. It is the innermost layer, so that nothing outside it holds an unscrubbed result. A
 // message that can't be checked is withheld.
-func Scrub(b *Boundary) Middleware {
+func Scrub(b *Boundary) Layer {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			t, o, toHost := &c.Target, &c.Outcome, c.Origin.Direction == ToHost

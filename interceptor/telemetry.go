@@ -56,7 +56,7 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 
 // Calls returns the layer that observes every call as a whole. It is installed outside Trace, so
 // that it sees the time and the refusals of Trace too.
-func (t *Telemetry) Calls() Middleware {
+func (t *Telemetry) Calls() Layer {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (res *Result, err error) {
 			ctx, span := t.startCall(ctx, c)
@@ -248,9 +248,9 @@ func (c *Call) Outgoing() string {
 
 const slowLayer = time.Millisecond // a layer gets a span of its own if it takes longer
 
-// Layer returns a layer that measures the own time of another one: before it passes a call
+// Measure returns a layer that measures the own time of another one: before it passes a call
 // inwards, and after it gets the result back.
-func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
+func (t *Telemetry) Measure(name string, inner Layer) Layer {
 	observe := func(phase string) func(ctx context.Context, from, to time.Time) {
 		labels := metric.WithAttributeSet(attribute.NewSet(attribute.String("foldgate.layer", name), attribute.String("foldgate.phase", phase)))
 		return func(ctx context.Context, from, to time.Time) {
@@ -266,7 +266,7 @@ func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			entered := time.Now()
 			var inward, outward time.Time // zero if next is not called
-			h := mw(func(ctx context.Context, c *Call) (*Result, error) {
+			h := inner(func(ctx context.Context, c *Call) (*Result, error) {
 				inward = time.Now()
 				res, err := next(ctx, c)
 				outward = time.Now()

@@ -22,7 +22,7 @@ func TestLayerSpans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		busy := func(before, after time.Duration) Middleware {
+		busy := func(before, after time.Duration) Layer {
 			return func(next Handler) Handler {
 				return func(ctx context.Context, c *Call) (*Result, error) {
 					time.Sleep(before)
@@ -31,7 +31,7 @@ func TestLayerSpans(t *testing.T) {
 				}
 			}
 		}
-		chain := NewChain(func(context.Context, *Call) {}, tel.Calls(), tel.Layer("outer", busy(2*time.Millisecond, 0)), tel.Layer("inner", busy(0, 3*time.Millisecond)))
+		chain := NewChain(func(context.Context, *Call) {}, tel.Calls(), tel.Measure("outer", busy(2*time.Millisecond, 0)), tel.Measure("inner", busy(0, 3*time.Millisecond)))
 		if _, err := chain(context.Background(), &Call{Target: Target{Method: "ping"}}, func(context.Context, *Call) (*Result, error) {
 			time.Sleep(time.Second)
 			return &Result{Body: []byte(`{}`)}, nil

@@ -22,7 +22,7 @@ import (
 // after it. To find the owner of a tool, foldgate may have started servers and read their lists before;
 // those calls have records of their own. Only layers that observe stand outside it, so refusals and
 // panics are recorded.
-func Trace(r *Recorder) Middleware {
+func Trace(r *Recorder) Layer {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if err := r.request(c); err != nil {

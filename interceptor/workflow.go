@@ -22,9 +22,9 @@ type Workflows struct {
 	Log      *slog.Logger
 }
 
-// Middleware returns the layer, nil if there are no workflows. The layer creates the step before
+// Layer returns the layer for workflows, nil if there are none. It creates the step before
 // the call leaves, notes the step's outcome afterwards, and adds the handle to the result.
-func (w *Workflows) Middleware() Middleware {
+func (w *Workflows) Layer() Layer {
 	if w == nil {
 		return nil
 	}

@@ -139,7 +139,7 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 	cancel(ended)
 	c := &Call{Origin: Origin{Identity: Identity{Principal: "ada"}}, Target: Target{Workflow: &WorkflowStep{Rule: rules.Find("s", "open")}}}
 	w.Locate(ctx, c)
-	res, err := w.Middleware()(func(context.Context, *Call) (*Result, error) {
+	res, err := w.Layer()(func(context.Context, *Call) (*Result, error) {
 		t.Error("the call was made")
 		return nil, nil
 	})(ctx, c)
@@ -177,7 +177,7 @@ func TestExpiredAfterARestart(t *testing.T) {
 	for _, id := range []string{"", "agent:job-7.1"} {
 		c := &Call{Origin: origin, Target: Target{Method: "tools/call", Workflow: &WorkflowStep{Rule: rules.Find("s", "open"), Handle: id}}}
 		w.Locate(t.Context(), c)
-		if _, err := w.Middleware()(func(context.Context, *Call) (*Result, error) { return &Result{Body: []byte(`{}`)}, nil })(t.Context(), c); err != nil {
+		if _, err := w.Layer()(func(context.Context, *Call) (*Result, error) { return &Result{Body: []byte(`{}`)}, nil })(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -80,7 +80,7 @@ func TestOrderOfTheLayers(t *testing.T) {
 	if _, err := g.router.Chain(t.Context(), &interceptor.Call{Target: interceptor.Target{Method: "ping"}}, end); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"NewChain", "savings", "Trace", "Recover", "CheckBranch", "Meter", "Fold", "Middleware", "Scrub", "NewChain", t.Name()}
+	want := []string{"NewChain", "savings", "Trace", "Recover", "CheckBranch", "Meter", "Fold", "Layer", "Scrub", "NewChain", t.Name()}
 	if diff := cmp.Diff(want, inward); diff != "" {
 		t.Errorf("order of the layers, outermost first (-want +got):\n%s", diff)
 	}

@@ -100,7 +100,7 @@ func flowConfig(change func(*config.Workflow)) config.Config {
 // Without workflows there is no layer, no store, and nothing in the tools.
 func TestNoWorkflowsNoCost(t *testing.T) {
 	g := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}).g
-	if g.Workflows != nil || g.Workflows.Middleware() != nil {
+	if g.Workflows != nil || g.Workflows.Layer() != nil {
 		t.Error("a gateway without workflows has the layer")
 	}
 	c := &interceptor.Call{}

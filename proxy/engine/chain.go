@@ -20,25 +20,25 @@ func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
 	e.Workflows.Locate(ctx, c)
 }
 
-// Chain writes the order of the interceptors, outermost first. The order is a security property and
+// Chain writes the order of the layers, outermost first. The order is a security property and
 // can't be configured. Around them stand savings and telemetry, which decide nothing.
 func (e *Engine) Chain() interceptor.Chain {
 	layers := e.observed(
-		layer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
-		layer{"recover", interceptor.Recover(e.Log)},                                                     // inside Trace, so that a panic is recorded as an error
-		layer{"attribute", e.part(Meter, interceptor.CheckBranch(e.Branches))},                           // before Meter, which charges the branch
-		layer{"meter", e.part(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
-		layer{"fold", e.part(Fold, interceptor.Fold(e.Results, e.Tokens, e.Folding, e.Boundary, e.Log))}, // outside Scrub: only scrubbed text is stored and shown
-		layer{"workflow", e.Workflows.Middleware()},                                                      // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
-		layer{"scrub", e.part(Scrub, interceptor.Scrub(e.Boundary))},                                     // innermost: nothing outside it holds an unscrubbed result
+		namedLayer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
+		namedLayer{"recover", interceptor.Recover(e.Log)},                                                     // inside Trace, so that a panic is recorded as an error
+		namedLayer{"attribute", e.part(Meter, interceptor.CheckBranch(e.Branches))},                           // before Meter, which charges the branch
+		namedLayer{"meter", e.part(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
+		namedLayer{"fold", e.part(Fold, interceptor.Fold(e.Results, e.Tokens, e.Folding, e.Boundary, e.Log))}, // outside Scrub: only scrubbed text is stored and shown
+		namedLayer{"workflow", e.Workflows.Layer()},                                                           // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
+		namedLayer{"scrub", e.part(Scrub, interceptor.Scrub(e.Boundary))},                                     // innermost: nothing outside it holds an unscrubbed result
 	)
-	return interceptor.NewChain(e.locate, append([]interceptor.Middleware{e.part(Fold, e.savings)}, layers...)...)
+	return interceptor.NewChain(e.locate, append([]interceptor.Layer{e.part(Fold, e.savings)}, layers...)...)
 }
 
 // part returns a layer if it belongs to the parts of the engine.
-func (e *Engine) part(p Parts, mw interceptor.Middleware) interceptor.Middleware {
+func (e *Engine) part(p Parts, l interceptor.Layer) interceptor.Layer {
 	if e.Parts.Has(p) {
-		return mw
+		return l
 	}
 	return nil
 }
@@ -68,26 +68,26 @@ func (e *Engine) savings(next interceptor.Handler) interceptor.Handler {
 	}
 }
 
-// layer is one interceptor of the chain under the name that telemetry shows.
-type layer struct {
-	name string
-	mw   interceptor.Middleware
+// namedLayer is a layer under the name that telemetry shows.
+type namedLayer struct {
+	name  string
+	layer interceptor.Layer
 }
 
-// observed returns the middlewares of the layers, each measured if telemetry is on.
-func (e *Engine) observed(layers ...layer) []interceptor.Middleware {
-	var order []interceptor.Middleware
+// observed returns the layers, each measured if telemetry is on.
+func (e *Engine) observed(layers ...namedLayer) []interceptor.Layer {
+	var order []interceptor.Layer
 	if e.Telemetry != nil {
 		order = append(order, e.Telemetry.Calls())
 	}
 	for _, l := range layers {
-		if l.mw == nil { // not configured
+		if l.layer == nil { // not configured
 			continue
 		}
 		if e.Telemetry != nil {
-			l.mw = e.Telemetry.Layer(l.name, l.mw)
+			l.layer = e.Telemetry.Measure(l.name, l.layer)
 		}
-		order = append(order, l.mw)
+		order = append(order, l.layer)
 	}
 	return order
 }

@@ -1,6 +1,6 @@
-// Package engine is everything below the router: the state on disk, the engines that work on it, and
-// the chain of interceptors. A gateway runs the calls of its hosts down the chain. The middleware of
-// interceptor/gosdk runs the calls of the server that it is part of.
+// Package engine is everything below the router: the state on disk, what works on it, and the chain of
+// layers. A gateway runs the calls of its hosts down the chain. The middleware of interceptor/gosdk runs
+// the calls of the server that it is part of.
 package engine
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Parts are the layers that the chain has. The zero value is all of them.
+// Parts are what the chain does: each part is a layer, or some. The zero value is all of them.
 type Parts uint8
 
 // The parts. Each works without the others.
@@ -62,8 +62,9 @@ type Options struct {
 	Meters  metric.MeterProvider     // nil for none
 }
 
-// Engine has the engines, in the order in which they are opened. Of an engine with no part but Scrub,
-// those that need the state directory are nil.
+// Engine has the state of a process and what works on it: the tokenizer, the scrubber, the journal, branches,
+// stored results, limits, workflows. The fields are in the order in which they are opened. If Scrub is the
+// only part, those that need the state directory are nil.
 type Engine struct {
 	Options
 	Counter     *budget.Counter
@@ -86,7 +87,7 @@ type Engine struct {
 	lostSteps   []string       // steps of workflows that a process left when it died
 }
 
-// Open opens the state of a valid configuration and makes the engines. They work until lifetime ends;
+// Open opens the state of a valid configuration. The engine works until lifetime ends;
 // Close must be called after that, or Abandon.
 func Open(lifetime context.Context, o Options) (*Engine, error) {
 	e := &Engine{Options: o}

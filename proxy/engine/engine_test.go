@@ -19,12 +19,12 @@ import (
 
 // A chain without telemetry holds exactly the layers, each as it was made.
 func TestTelemetryOffIsFree(t *testing.T) {
-	some, none := layer{mw: interceptor.Recover(nil)}, layer{} // what is not configured has no middleware
+	some, none := namedLayer{layer: interceptor.Recover(nil)}, namedLayer{} // what is not configured has no layer
 	if n := len((&Engine{}).observed(some, none, some)); n != 2 {
-		t.Errorf("a chain of 2 layers has %d middlewares", n)
+		t.Errorf("observed returns %d layers of 2", n)
 	}
 	if n := len((&Engine{Telemetry: &interceptor.Telemetry{}}).observed(some, none, some)); n != 3 {
-		t.Errorf("with telemetry a chain of 2 layers has %d middlewares, want 3", n)
+		t.Errorf("with telemetry observed returns %d layers of 2, want 3", n)
 	}
 }
 

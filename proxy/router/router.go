@@ -1,5 +1,5 @@
 // Package router is the middle of the gateway. It takes the requests of hosts, finds the server
-// that answers each, and runs it down the chain of interceptors. It takes what servers send of
+// that answers each, and runs it down the chain of layers. It takes what servers send of
 // their own accord and hands it to the right host.
 //
 //	r := router.New(lifetime, router.Options{…})

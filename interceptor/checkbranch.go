@@ -14,7 +14,7 @@ import (
 // CheckBranch refuses a call if [Locate] found that its branch_id names no branch the caller may use.
 //
 // If a thread that another thread started names a branch, its later calls need not name it.
-func CheckBranch(m *folding.Manager) Middleware {
+func CheckBranch(m *folding.Manager) Layer {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			a := &c.Attribution
