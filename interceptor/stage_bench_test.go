@@ -19,7 +19,7 @@ import (
 
 // stages returns the layers of the chain, each alone, and all of them as
 // package proxy puts them together; and a branch.
-func stages(b *testing.B) (names []string, layers map[string][]Middleware, branch string) {
+func stages(b *testing.B) (names []string, layers map[string][]Layer, branch string) {
 	must := func(err error) {
 		if err != nil {
 			b.Fatal(err)
@@ -58,7 +58,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	policy := FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}
 	fold := Fold(store, gauge, func() *FoldPolicy { return &policy }, boundary, log)
 	clean := Scrub(boundary)
-	record := func(payload bool) Middleware {
+	record := func(payload bool) Layer {
 		layer := Trace(&Recorder{Journal: j, Boundary: boundary, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log})
 		return func(next Handler) Handler {
 			h := layer(next)
@@ -69,8 +69,8 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 			}
 		}
 	}
-	return []string{"attribute", "meter", "scrub", "trace", "trace without payload", "whole"}, map[string][]Middleware{
-		"attribute": {locate}, "meter": {locate, meter}, "scrub": {clean}, "trace": {record(true)}, "trace without payload": {record(false)},
+	return []string{"checkbranch", "meter", "scrub", "trace", "trace without payload", "whole"}, map[string][]Layer{
+		"checkbranch": {locate}, "meter": {locate, meter}, "scrub": {clean}, "trace": {record(true)}, "trace without payload": {record(false)},
 		"whole": {record(true), Recover(log), locate, meter, fold, clean},
 	}, br.ID
 }

@@ -26,7 +26,7 @@ func (e *Engine) Chain() interceptor.Chain {
 	layers := e.observed(
 		namedLayer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
 		namedLayer{"recover", interceptor.Recover(e.Log)},                                                     // inside Trace, so that a panic is recorded as an error
-		namedLayer{"attribute", e.part(Meter, interceptor.CheckBranch(e.Branches))},                           // before Meter, which charges the branch
+		namedLayer{"checkbranch", e.part(Meter, interceptor.CheckBranch(e.Branches))},                         // before Meter, which charges the branch
 		namedLayer{"meter", e.part(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
 		namedLayer{"fold", e.part(Fold, interceptor.Fold(e.Results, e.Tokens, e.Folding, e.Boundary, e.Log))}, // outside Scrub: only scrubbed text is stored and shown
 		namedLayer{"workflow", e.Workflows.Layer()},                                                           // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
