@@ -178,7 +178,7 @@ func (a Action) taken() string {
 // noted appends findings to those of a message, with the action taken.
 func noted(all []trace.Finding, found []scrub.Finding, action string) []trace.Finding {
 	for _, f := range found {
-		all = append(all, trace.Finding{Rule: f.Rule, Field: f.Where, Action: action})
+		all = append(all, trace.Finding{Rule: f.Rule, Field: f.Field, Action: action})
 	}
 	return all
 }

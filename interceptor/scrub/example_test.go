@@ -20,7 +20,7 @@ func Example() {
 		log.Fatal(err) // withhold the result
 	}
 	fmt.Println(string(clean))
-	fmt.Println(found[0].Rule, found[0].Where, found[0].Line)
+	fmt.Println(found[0].Rule, found[0].Field, found[0].Line)
 	// Output:
 	// {"content":[{"type":"text","text":"postgres://app:[REDACTED:connection-string]@db/app"}]}
 	// connection-string $.content[0].text 1

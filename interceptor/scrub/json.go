@@ -818,10 +818,10 @@ func (d *document) findings() []Finding {
 		}
 		for at := ""; len(out) < len(d.found) && d.found[len(out)].at == t.Start; {
 			if at == "" {
-				at = where(path)
+				at = fieldOf(path)
 			}
 			f := d.found[len(out)].Finding
-			f.Where = at
+			f.Field = at
 			out = append(out, f)
 		}
 		if t.Event == rawjson.ObjectStart || t.Event == rawjson.ArrayStart {
@@ -839,15 +839,15 @@ type step struct {
 	hidden bool   // the key contains a secret
 }
 
-// maxWhere bounds the length of a finding's path.
-const maxWhere = 200
+// maxField bounds the length of a finding's path.
+const maxField = 200
 
-func where(path []step) string {
+func fieldOf(path []step) string {
 	var b strings.Builder
 	b.WriteByte('$')
 	for _, s := range path {
 		switch name := rawjson.Unquote(s.key); {
-		case b.Len() > maxWhere:
+		case b.Len() > maxField:
 			b.WriteString("…")
 			return b.String()
 		case s.array:
@@ -857,7 +857,7 @@ func where(path []step) string {
 		case plain(name):
 			b.WriteString("." + name)
 		default:
-			b.WriteString("[" + strconv.Quote(name[:min(len(name), maxWhere)]) + "]")
+			b.WriteString("[" + strconv.Quote(name[:min(len(name), maxField)]) + "]")
 		}
 	}
 	return b.String()
@@ -866,7 +866,7 @@ func where(path []step) string {
 // plain reports whether a key can stand behind a dot.
 func plain(name string) bool {
 	const set = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$"
-	return name != "" && len(name) <= maxWhere && strings.TrimLeft(name, set) == ""
+	return name != "" && len(name) <= maxField && strings.TrimLeft(name, set) == ""
 }
 
 // view returns b as a string without a copy. b must not change while the string is used.

@@ -44,8 +44,8 @@ type Finding struct {
 	Rule string `json:"rule"`
 	// Line is the line, from 1, in which the match starts: of the text, or of the JSON string.
 	Line int `json:"line"`
-	// Where is the path of the JSON string, such as $.content[0].text. It is "" for plain text.
-	Where string `json:"where,omitempty"`
+	// Field is the path of the JSON string, such as $.content[0].text. It is "" for plain text.
+	Field string `json:"where,omitempty"`
 }
 
 // New returns a Scrubber with the rules of opts. It fails if they do not load.

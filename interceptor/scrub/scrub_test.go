@@ -122,7 +122,7 @@ func TestJSON(t *testing.T) {
 			if string(got) != tt.want {
 				t.Errorf("JSON(%s)\n got %s\nwant %s", tt.in, got, tt.want)
 			}
-			if len(found) == 0 || found[0].Where != tt.where {
+			if len(found) == 0 || found[0].Field != tt.where {
 				t.Errorf("JSON(%s): findings %v, want the first at %s", tt.in, found, tt.where)
 			}
 		})
