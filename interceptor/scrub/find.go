@@ -16,10 +16,10 @@ import (
 type span struct{ Start, End int }
 
 type hit struct {
-	rule   *rule
-	match  span // the match of the expression, without line breaks around it
-	secret span // the group with the secret; empty if it did not take part
-	placed span // the match where gitleaks places it
+	rule     *rule
+	match    span // the match of the expression, without line breaks around it
+	secret   span // the group with the secret; empty if it did not take part
+	gitleaks span // the match where gitleaks places it
 
 	located bool     // the rest is known
 	at      location // of the match
@@ -58,17 +58,17 @@ func (x *examination) lastLine(text string, hits []hit) ([]hit, error) {
 	if err != nil {
 		return nil, err
 	}
-	type place struct {
+	type ruleStart struct {
 		rule  *rule
 		start int
 	}
-	known := map[place]bool{}
+	known := map[ruleStart]bool{}
 	for i := range hits {
-		known[place{hits[i].rule, hits[i].match.Start}] = true
+		known[ruleStart{hits[i].rule, hits[i].match.Start}] = true
 	}
 	for _, h := range more {
 		h.match.End, h.secret.End = min(h.match.End, len(text)), min(h.secret.End, len(text))
-		if !known[place{h.rule, h.match.Start}] {
+		if !known[ruleStart{h.rule, h.match.Start}] {
 			hits = append(hits, h)
 		}
 	}
@@ -175,9 +175,9 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	lead := len(match) - len(strings.TrimLeft(match, "\n"))
 	match = strings.Trim(match, "\n")
 	h := hit{
-		rule:   r,
-		match:  span{m.Start + lead, m.Start + lead + len(match)},
-		placed: span{m.Start, m.Start + len(match)},
+		rule:     r,
+		match:    span{m.Start + lead, m.Start + lead + len(match)},
+		gitleaks: span{m.Start, m.Start + len(match)},
 	}
 	var err error
 	if h.secret, err = x.secretOf(r, h.match); err != nil {
@@ -270,7 +270,7 @@ func (x *examination) locate(h *hit) {
 		return
 	}
 	h.located = true
-	m, nl := h.placed, x.lineBreaks()
+	m, nl := h.gitleaks, x.lineBreaks()
 	// Like gitleaks: line n ends at line break n, and begins with the break before.
 	begin := func(n int) int {
 		if n == 0 {

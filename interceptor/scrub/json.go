@@ -63,19 +63,18 @@ type document struct {
 	armored    bool                 // the document contains the begin of a private key
 	dirty      map[int]*dirtyString // by start
 	found      []placedFinding
-	lists      map[uint64]bool // the places of hot strings; see together
+	lists      map[uint64]bool // the paths of hot strings; see together
 	named      []piece         // names and values; see pair
 	namedBytes int             // of the texts of those
 	inText     bool            // raw is a text, of which only the pairs are of interest; see addJSON
 }
 
-// A listed is a string below an array. The strings at one place of its members, such as
-// $.lines[*].text, have the same place. With private keys it is also one of an object.
+// A listed is a string below an array. With private keys it is also one of an object, which stands for the path.
 type listed struct {
 	span
-	place  uint64
-	array  int32 // the innermost array, in document.arrays
-	column int32 // the element of that array
+	path   uint64 // a hash, the same for all members of an array, such as of $.lines[*].text
+	array  int32  // the innermost array, in document.arrays
+	column int32  // the element of that array
 }
 
 // An array is what tables need to know of one.
@@ -178,7 +177,7 @@ type frame struct {
 	mime    string // of an object: its "mimeType"
 	label   span   // of an object: its "name", "key" or the like, if it is hot; of an array: an option whose value is next
 	labeled span   // of an object: its "value" or the like
-	place   uint64 // the same for the members of an array; see listed
+	path    uint64 // as in listed
 	inside  int32  // the array that it is or is in; -1 for none
 	column  int32  // the element of that array
 	owner   int32  // the start of the object that it is or is in
@@ -226,7 +225,7 @@ func (d *document) enter(start int, isArray bool) {
 	f := frame{start: start, array: isArray, inside: -1, owner: int32(start)}
 	if up := d.top(); up != nil {
 		f.content = isArray && !up.array && up.name == "content"
-		f.place, f.inside, f.column = up.placeOf(), up.inside, up.column
+		f.path, f.inside, f.column = up.memberPath(), up.inside, up.column
 		if isArray {
 			f.owner = up.owner
 		}
@@ -272,7 +271,7 @@ func (d *document) value(at span) error {
 }
 
 // relate notes what a string of f is to be examined together with: the key before it, the key of the array or
-// object that it is in, the option before it in an array, and the strings in the same place of other members.
+// object that it is in, the option before it in an array, and the strings with the same path in other members.
 func (d *document) relate(f *frame, at span) error {
 	switch {
 	case isValue(f.name):
@@ -348,7 +347,7 @@ func (d *document) tables() error {
 	}
 	for i := range d.listed {
 		l := &d.listed[i]
-		if l.array < 0 || !d.lists[l.place] || !d.isHot(l.span) || !isSecretName(view(d.raw), inside(l.span)) {
+		if l.array < 0 || !d.lists[l.path] || !d.isHot(l.span) || !isSecretName(view(d.raw), inside(l.span)) {
 			continue
 		}
 		a := &d.arrays[l.array]
@@ -395,17 +394,17 @@ func isValue(key string) bool {
 
 // list notes a string that has to be examined together with others.
 func (d *document) list(f *frame, at span) {
-	note := func(place uint64) {
-		d.listed = append(d.listed, listed{at, place, f.inside, f.column})
+	note := func(path uint64) {
+		d.listed = append(d.listed, listed{at, path, f.inside, f.column})
 		if d.isHot(at) {
 			if d.lists == nil {
 				d.lists = map[uint64]bool{}
 			}
-			d.lists[place] = true
+			d.lists[path] = true
 		}
 	}
 	if f.inside >= 0 {
-		note(f.placeOf())
+		note(f.memberPath())
 	}
 	if d.armored && !f.array {
 		note(uint64(f.start) | 1<<63)
@@ -414,24 +413,24 @@ func (d *document) list(f *frame, at span) {
 
 var seed = maphash.MakeSeed()
 
-// placeOf returns the place of the member of f that is being read.
-func (f *frame) placeOf() uint64 {
+// memberPath returns the path of the member of f that is being read.
+func (f *frame) memberPath() uint64 {
 	if f.array {
-		return (f.place*31 + 1) &^ (1 << 63)
+		return (f.path*31 + 1) &^ (1 << 63)
 	}
-	return (f.place*31 ^ maphash.String(seed, f.name)) &^ (1 << 63)
+	return (f.path*31 ^ maphash.String(seed, f.name)) &^ (1 << 63)
 }
 
-// together examines the strings at one place as the lines of a text.
+// together examines the strings with one path as the lines of a text.
 func (d *document) together() error {
 	if len(d.lists) == 0 {
 		return nil
 	}
-	all := slices.DeleteFunc(d.listed, func(l listed) bool { return !d.lists[l.place] })
-	slices.SortStableFunc(all, func(a, b listed) int { return cmp.Compare(a.place, b.place) })
+	all := slices.DeleteFunc(d.listed, func(l listed) bool { return !d.lists[l.path] })
+	slices.SortStableFunc(all, func(a, b listed) int { return cmp.Compare(a.path, b.path) })
 	for len(all) > 0 {
 		n := 1
-		for n < len(all) && all[n].place == all[0].place {
+		for n < len(all) && all[n].path == all[0].path {
 			n++
 		}
 		for _, between := range []string{"\n", "", `", "`} {
