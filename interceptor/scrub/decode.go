@@ -26,7 +26,7 @@ const (
 func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	clear(x.cells) // they refer to the last text
 	x.cells = x.cells[:0]
-	hits, apart, err := x.secrets(text)
+	hits, apart, err := x.hitsAndPairs(text)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -147,7 +147,7 @@ func (x *examination) appendHidden(marks []mark, text string, all []decoded, dep
 		d := &all[i]
 		was := x.paired
 		x.paired = x.paired || d.paired
-		hits, apart, err := x.secrets(d.text)
+		hits, apart, err := x.hitsAndPairs(d.text)
 		if err != nil {
 			return nil, err
 		}

@@ -31,9 +31,9 @@ type hit struct {
 // first byte of the line after it.
 type location struct{ startLine, endLine, startColumn, endColumn int }
 
-// secrets returns the hits in text that are not foldgate's ids, checksums or names, and the pairs
+// hitsAndPairs returns the hits in text that are not foldgate's ids, checksums or names, and the pairs
 // in it.
-func (x *examination) secrets(text string) ([]hit, pairs, error) {
+func (x *examination) hitsAndPairs(text string) ([]hit, pairs, error) {
 	if err := x.limit.spend(len(text)); err != nil {
 		return nil, pairs{}, err
 	}

@@ -508,7 +508,7 @@ func (d *document) scanBlob(f *frame) error {
 		d.note(f.blob, nil, found)
 		return nil
 	}
-	hits, _, err := d.secrets(encoded)
+	hits, _, err := d.hitsAndPairs(encoded)
 	d.note(f.blob, appendMarks(nil, encoded, hits), findingsOf(encoded, hits))
 	return err
 }

@@ -155,7 +155,7 @@ func TestChecksumsAreExcepted(t *testing.T) {
 	if hits, err := x.find(in); err != nil || len(hits) == 0 {
 		t.Errorf("find(%q) = %v, %v, want a hit", in, hits, err)
 	}
-	if hits, _, err := x.secrets(in); err != nil || len(hits) > 0 {
+	if hits, _, err := x.hitsAndPairs(in); err != nil || len(hits) > 0 {
 		t.Errorf("secrets(%q) = %v, %v, want none", in, hits, err)
 	}
 }
