@@ -40,7 +40,8 @@ func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Layer {
 	}
 }
 
-// meterPaid runs a call that is charged to its branch, if it has one, and to the limits.
+// meterPaid runs a call that is charged to its branch, if it has one, and to the limits. It charges the
+// arguments before, and the result after.
 func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm TokenMeter, next Handler) (res *Result, err error) {
 	o := &c.Outcome
 	tokens, outcome := &o.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
@@ -80,11 +81,16 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 		}
 		return nil, err
 	}
-	want := tm.Result(res)
-	tokens.Out = max(tokens.Out, want)
 	if res.Failed() {
 		outcome.Err = res.Fault()
 	}
+	return c.chargeResult(ctx, l, tm, res, outcome)
+}
+
+// chargeResult charges a result to the branch and the limits, and returns as much of it as they grant.
+func (c *Call) chargeResult(ctx context.Context, l *Limits, tm TokenMeter, res *Result, outcome folding.CallOutcome) (*Result, error) {
+	o, want := &c.Outcome, tm.Result(res)
+	o.Tokens.Out = max(o.Tokens.Out, want)
 	if l != nil && o.Read != nil { // it read a stored result: the limits of the tool that made it count, too
 		o.spend = l.By(o.spend, l.useOf(c))
 	}
@@ -103,7 +109,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 		c.keep()
 		return nil, c.limitRefusal(err, "but what its result costs could not be counted")
 	}
-	if tokens.Delivered = granted; granted == want {
+	if o.Tokens.Delivered = granted; granted == want {
 		return res, nil
 	}
 	return c.deliverLess(ctx, tm, res, spent, outcome)
