@@ -28,7 +28,7 @@ var patterns = []string{"./proxy/...", "./interceptor"}
 
 // Bounds of the path of one call.
 const (
-	maxFunctions = 22
+	maxFunctions = 23
 	maxFiles     = 12
 )
 

@@ -1,6 +1,6 @@
 //go:build e2e
 
-// Command callpath runs one call through a gateway, from a host on stdio to a
+// Command callpath runs one call in a branch through a gateway, from a host on stdio to a
 // server on stdio, and writes the coverage of this one call into the directory
 // that its argument names. It must be built with -cover -covermode=atomic.
 //
@@ -17,6 +17,7 @@ import (
 	"runtime/coverage"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -47,28 +48,39 @@ func run(dir string, command []string) error {
 	defer cancel()
 	go func() { _ = g.RunStdio(ctx, in, out) }()
 	replies := bufio.NewReader(fromGateway)
-	say := func(line string) error {
+	say := func(line string) (reply string, err error) {
 		if _, err := io.WriteString(toGateway, line+"\n"); err != nil {
-			return err
+			return "", err
 		}
-		reply, err := replies.ReadString('\n')
+		reply, err = replies.ReadString('\n')
 		fmt.Fprint(os.Stderr, reply)
-		return err
+		return reply, err
 	}
-	const call = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"up__echo","arguments":{"message":"a few words"}}}`
+	reply := ""
 	for _, line := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"callpath","version":"1"}}}`,
 		`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
-		fmt.Sprintf(call, 3), // caches are filled
+		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"branch_create","arguments":{"description":"one call"}}}`,
 	} {
-		if err := say(line); err != nil {
+		if reply, err = say(line); err != nil {
 			return err
 		}
+	}
+	branch, ok := rawjson.GetString([]byte(reply), "result", "structuredContent", "branch_id")
+	if !ok {
+		return fmt.Errorf("no branch was created: %s", reply)
+	}
+	call := func(id int) error {
+		_, err := say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"up__echo","arguments":{"message":"a few words","branch_id":"%s"}}}`, id, branch))
+		return err
+	}
+	if err := call(4); err != nil { // caches are filled
+		return err
 	}
 	if err := coverage.ClearCounters(); err != nil {
 		return err
 	}
-	if err := say(fmt.Sprintf(call, 4)); err != nil {
+	if err := call(5); err != nil {
 		return err
 	}
 	if err := coverage.WriteMetaDir(dir); err != nil {
