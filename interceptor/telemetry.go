@@ -23,8 +23,8 @@ import (
 // Telemetry turns calls and branches into OpenTelemetry spans and metrics. The chain has it only
 // if an exporter is configured. It is safe for concurrent use.
 //
-// Spans carry ids and figures, never contents. Sessions, principals and branches are attributes
-// of spans and never labels of metrics.
+// Spans carry ids and figures, never contents. Sessions, principals and branches are attributes of
+// spans. Sessions and branches are never labels of metrics, principals only with ByPrincipal.
 type Telemetry struct {
 	tracer oteltrace.Tracer // nil: metrics only
 	*instruments
