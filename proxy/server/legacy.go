@@ -65,7 +65,6 @@ func (x *exchange) initialize(req *Request) {
 // in their order, so that a cancellation finds the request before it, and then runs the requests
 // at the same time.
 func (x *exchange) postBatch(body []byte) {
-	bad := func(code int, text string) { x.refuse(http.StatusBadRequest, nil, invalid(code, text)) }
 	if !rawjson.Valid(body, wire.MaxDepth) {
 		_, err := wire.ParseMessage(body)
 		x.refuse(http.StatusBadRequest, nil, parseError(err))
@@ -77,52 +76,28 @@ func (x *exchange) postBatch(body []byte) {
 	}
 	defer l.release()
 	if version := l.negotiated(); version > versionBatch {
-		bad(wire.CodeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version))
+		x.refuse(http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version)))
 		return
 	}
-	var all []wire.Message    // without the invalid ones
-	var faults []wire.Message // the replies to the invalid ones
-	fault := func(e *wire.Error, id json.RawMessage) {
-		x.refused(http.StatusBadRequest, e)
-		faults = append(faults, e.Reply(id))
-	}
-	n, requests := 0, 0
-	for v := range rawjson.Elements(body) {
-		if n++; n > batchMax {
-			break
-		}
-		m, err := wire.ParseMessage(v)
-		switch {
-		case err != nil:
-			fault(parseError(err), idOf(m))
-		case m.Method == wire.MethodInitialize:
-			fault(invalid(wire.CodeInvalidRequest, "initialize must not be in a batch"), m.ID)
-		default:
-			if all = append(all, m); m.IsRequest() {
-				requests++
-			}
-		}
-	}
-	switch {
-	case n > batchMax:
-		bad(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))
+	b, fault := x.readBatch(body)
+	if fault != nil {
+		x.refuse(http.StatusBadRequest, nil, fault)
 		return
-	case n == 0:
-		bad(wire.CodeInvalidRequest, "empty batch")
-		return
-	case requests+len(faults) == 0:
-		for _, m := range all {
+	}
+	replies := b.requests + len(b.faults)
+	if replies == 0 {
+		for _, m := range b.messages {
 			accept(l.session, m, x.srv.log)
 		}
 		x.accepted()
 		return
 	}
-	p := l.response(x, nil, requests+len(faults))
-	for _, m := range faults {
+	p := l.response(x, nil, replies)
+	for _, m := range b.faults {
 		l.finish(p.stream, m)
 	}
 	var serve []func()
-	for _, m := range all {
+	for _, m := range b.messages {
 		switch {
 		case !m.IsRequest():
 			accept(l.session, m, x.srv.log)
@@ -139,6 +114,43 @@ func (x *exchange) postBatch(body []byte) {
 		}
 		running.Wait()
 	})
+}
+
+// batch has the messages of an array.
+type batch struct {
+	messages []wire.Message // without the invalid ones
+	requests int            // how many of them are requests
+	faults   []wire.Message // the replies to the invalid ones
+}
+
+// readBatch takes an array of messages apart. The error is for the whole array. The router is told of each
+// invalid message.
+func (x *exchange) readBatch(body []byte) (b batch, err *wire.Error) {
+	fault := func(e *wire.Error, id json.RawMessage) {
+		x.refused(http.StatusBadRequest, e)
+		b.faults = append(b.faults, e.Reply(id))
+	}
+	n := 0
+	for v := range rawjson.Elements(body) {
+		if n++; n > batchMax {
+			return b, invalid(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))
+		}
+		m, err := wire.ParseMessage(v)
+		switch {
+		case err != nil:
+			fault(parseError(err), idOf(m))
+		case m.Method == wire.MethodInitialize:
+			fault(invalid(wire.CodeInvalidRequest, "initialize must not be in a batch"), m.ID)
+		default:
+			if b.messages = append(b.messages, m); m.IsRequest() {
+				b.requests++
+			}
+		}
+	}
+	if n == 0 {
+		return b, invalid(wire.CodeInvalidRequest, "empty batch")
+	}
+	return b, nil
 }
 
 // get opens the session's own stream, or resumes the stream that Last-Event-ID names.
