@@ -50,7 +50,7 @@ func (l *Limits) useOf(c *Call) limits.Use {
 // Reading returns a use of what reads a stored result, nil for none: it is also one of the tools that made it.
 func (l *Limits) Reading(u limits.Use, read *trace.Read) limits.Use {
 	for _, t := range read.Makers() {
-		u = u.By(t.Server, l.shown(t.Server, t.Tool))
+		u = u.MadeBy(t.Server, l.shown(t.Server, t.Tool))
 	}
 	return u
 }
@@ -198,15 +198,15 @@ func (o *Outcome) take(ctx context.Context, n int, of folding.CallOutcome) (gran
 	return granted, spent, err
 }
 
-// giveBack returns tokens that were taken and are not delivered.
-func (o *Outcome) giveBack(n int) {
+// refund returns tokens that were taken and are not delivered.
+func (o *Outcome) refund(n int) {
 	if n == 0 {
 		return
 	}
 	if o.lease != nil {
 		o.lease.Refund(n)
 	}
-	o.spend.Give(n)
+	o.spend.Refund(n)
 }
 
 // Crossed records that the use of a limit crossed a mark, once for each mark, subject and window.

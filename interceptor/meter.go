@@ -92,7 +92,7 @@ func (c *Call) chargeResult(ctx context.Context, l *Limits, tm TokenMeter, res *
 	o, want := &c.Outcome, tm.Result(res)
 	o.Tokens.Out = max(o.Tokens.Out, want)
 	if l != nil && o.Read != nil { // it read a stored result: the limits of the tool that made it count, too
-		o.spend = l.By(o.spend, l.useOf(c))
+		o.spend = l.Continue(o.spend, l.useOf(c))
 	}
 	granted, spent, err := o.take(ctx, want, outcome)
 	o.Unconfirmed = o.Unconfirmed || !o.spend.Confirmed()
@@ -105,7 +105,7 @@ func (c *Call) chargeResult(ctx context.Context, l *Limits, tm TokenMeter, res *
 		c.keep()
 		return nil, refuse(c, fmt.Errorf("%w%s", err, c.stored()))
 	case err != nil:
-		o.giveBack(granted)
+		o.refund(granted)
 		c.keep()
 		return nil, c.limitRefusal(err, "but what its result costs could not be counted")
 	}
@@ -123,7 +123,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, spen
 	if o.Shrink != nil { // only now is it known how much is left
 		if small := o.Shrink(granted); small != nil && tm.Result(small) <= granted {
 			o.Tokens.Delivered = tm.Result(small)
-			o.giveBack(granted - o.Tokens.Delivered)
+			o.refund(granted - o.Tokens.Delivered)
 			return small, nil
 		}
 	}
@@ -138,7 +138,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, spen
 		}
 		cut, o.Tokens.Delivered = cutResult(tm, res, granted, "\n[cut by foldgate: "+why+"]")
 	}
-	o.giveBack(granted - o.Tokens.Delivered)
+	o.refund(granted - o.Tokens.Delivered)
 	o.Truncated, o.Decision = true, trace.ReasonLimit
 	if cut == nil {
 		outcome.Err = "the result did not fit"

@@ -33,7 +33,7 @@ func TestUseByTools(t *testing.T) {
 			}
 		}
 		u := Use{Principal: "alice", Session: "s", Tool: "branch_read"}
-		u = u.By("db", "db__a").By("db", "db__b").By("files", "files__a").By("", "branch_read")
+		u = u.MadeBy("db", "db__a").MadeBy("db", "db__b").MadeBy("files", "files__a").MadeBy("", "branch_read")
 		store := open()
 		spent := onStore(t, all, store, Options{})
 		check := func(l *Limits) {
@@ -50,11 +50,11 @@ func TestUseByTools(t *testing.T) {
 				t.Error(diff)
 			}
 		}
-		s := spent.By(nil, u)
+		s := spent.Continue(nil, u)
 		if n, e, err := s.Take(t.Context(), 100); n != 100 || e != nil || err != nil {
 			t.Fatal(n, e, err)
 		}
-		s.Give(30)
+		s.Refund(30)
 		check(spent)
 		if n, e, _ := s.Take(t.Context(), 1000); n != 930 || e == nil {
 			t.Errorf("%d tokens of the 930 left, %v", n, e)

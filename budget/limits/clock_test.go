@@ -140,7 +140,7 @@ func testClock(t *testing.T, c *clock, open func(name string) Store) {
 						t.Fatal(err)
 					}
 					back := rand.IntN(got + 1)
-					s.Give(back)
+					s.Refund(back)
 					return 1 + got - back
 				}
 				perDay[day] += spend("a")
@@ -266,7 +266,7 @@ func TestEdge(t *testing.T) {
 			if err != nil || got != 60 {
 				t.Errorf("%v: the result of a call before the edge gets %d, %v", tt, got, err)
 			}
-			before.Give(10)
+			before.Refund(10)
 			if n := 50 + spend(); n != tokens {
 				t.Errorf("%v: after the edge %d were delivered", tt, n)
 			}

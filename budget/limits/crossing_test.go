@@ -88,14 +88,14 @@ func TestCrossingsOutOfOrder(t *testing.T) {
 		}
 		told := map[string]int{}
 		for _, x := range answers {
-			for _, c := range l.learn(a, u, x, asked) {
+			for _, c := range l.noteAnswer(a, u, x, asked) {
 				told[c.Kind]++
 			}
 		}
 		if told["near"] > 1 || told["refused"] > 1 {
 			t.Fatalf("told %v by %v", told, answers)
 		}
-		later := l.learn(a, u, Answer{Used: []Used{{Tokens: 10}}, Tightest: -1}, time.Now())
+		later := l.noteAnswer(a, u, Answer{Used: []Used{{Tokens: 10}}, Tightest: -1}, time.Now())
 		if len(later) > 0 || len(l.levels) > 0 {
 			t.Fatalf("a later answer far below told %v, left %v", later, l.levels)
 		}

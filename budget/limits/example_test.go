@@ -43,7 +43,7 @@ func Example() {
 	}
 	granted, tightest, err := call.Take(ctx, 2000) // the result has 2000 tokens
 	fmt.Println(granted, tightest.Limit, err)
-	call.Give(granted - 300) // a preview of 300 tokens is delivered
+	call.Refund(granted - 300) // a preview of 300 tokens is delivered
 	_, err = l.Begin(ctx, limits.Use{Principal: "alice", Tool: "db__query"}, 601)
 	fmt.Println(err != nil)
 	// Output:

@@ -7,7 +7,7 @@
 //
 // A process reserves more than one call needs, at most 1/16 of what is left: calls that follow use
 // the reserve without an operation of the store. A reserve that is used up is followed by one of twice
-// its size, up to 128 times the first. What is not used goes back after 100 ms. With a [Ledger] the next
+// its size, up to 128 times the first. What is not used goes back after 100 ms. With a [ReserveFile] the next
 // process gives back the reserve of a process that was killed. The counts may then be too high by tokens
 // that did not arrive, and are never too low.
 package limits
@@ -93,12 +93,12 @@ type Use struct {
 	Server, Tool             string // empty for what is not a call of a tool
 	Branch                   bool   // in a branch
 	Model                    bool   // of a model: only limits of model tokens match
-	Made                     string // by whom what is delivered was made, if it was stored meanwhile; see By
+	Made                     string // by whom what is delivered was made, if it was stored meanwhile; see MadeBy
 }
 
-// By returns the use of something stored that a tool of a server has made: limits that match the tool
+// MadeBy returns the use of something stored that a tool of a server has made: limits that match the tool
 // count it too. Either may be empty. What several tools have made is by each of them.
-func (u Use) By(server, tool string) Use {
+func (u Use) MadeBy(server, tool string) Use {
 	u.Made += server + "\x00" + tool + "\x00"
 	return u
 }
@@ -194,7 +194,7 @@ type limit struct {
 	zone *time.Location
 }
 
-func (l Limit) ready() (*limit, error) {
+func (l Limit) prepare() (*limit, error) {
 	zone, err := time.LoadLocation(l.TimeZone)
 	l.Action = cmp.Or(l.Action, Refuse)
 	l.WarnAt = cmp.Or(l.WarnAt, 0.8)

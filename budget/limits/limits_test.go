@@ -99,10 +99,10 @@ func onStore(t testing.TB, all []Limit, store Store, o Options) *Limits {
 	return l
 }
 
-// openLedger opens a ledger of any store.
-func openLedger(t testing.TB, path string) *Ledger {
+// openReserves opens a reserve file of any store.
+func openReserves(t testing.TB, path string) *ReserveFile {
 	t.Helper()
-	d, err := OpenLedger(path, "")
+	d, err := OpenReserveFile(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +138,8 @@ func TestSpend(t *testing.T) {
 	if got, tight, err := s.Take(t.Context(), 300); got != 300 || tight != nil || err != nil {
 		t.Fatalf("Take = %d, %v, %v", got, tight, err)
 	}
-	s.Give(50)
-	s.Give(1 << 30) // no more than was taken
+	s.Refund(50)
+	s.Refund(1 << 30) // no more than was taken
 	s2, err := l.Begin(t.Context(), alice, 600)
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestNoLimits(t *testing.T) {
 	var none *Limits
 	s, err := none.Begin(t.Context(), Use{}, 5)
 	got, tight, err2 := s.Take(t.Context(), 7)
-	s.Give(1)
+	s.Refund(1)
 	if s != nil || err != nil || got != 7 || tight != nil || err2 != nil || s.Fold() || pay(t, none, Use{}, 3) != 3 {
 		t.Error("a nil Limits limits")
 	}

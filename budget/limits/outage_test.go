@@ -124,7 +124,7 @@ func TestOutage(t *testing.T) {
 							refused.Add(1)
 						}
 						back := rand.IntN(got + 1)
-						s.Give(back)
+						s.Refund(back)
 						tokens.Add(int64(got - back))
 					}
 					var wg sync.WaitGroup

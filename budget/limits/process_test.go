@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // order is what a child process of a test does.
 type order struct {
-	Place, Ledger     string
+	Place, Reserves   string
 	MaxResult         int
 	Callers, Rounds   int
 	MaxArgs, MaxTaken int
@@ -56,9 +56,9 @@ func child(text string) {
 	fail(json.Unmarshal([]byte(text), &o))
 	store, err := openAt(o.Place)
 	fail(err)
-	ledger, err := OpenLedger(o.Ledger, "")
+	reserves, err := OpenReserveFile(o.Reserves, "")
 	fail(err)
-	l, err := New(processLimits, store, Options{Wait: time.Minute, MaxResult: o.MaxResult, Ledger: ledger})
+	l, err := New(processLimits, store, Options{Wait: time.Minute, MaxResult: o.MaxResult, Reserves: reserves})
 	fail(err)
 	ctx := context.Background()
 	say := func(who, n int, call bool) {
@@ -91,7 +91,7 @@ func child(text string) {
 					back = rand.IntN(got + 1)
 				}
 				say(who, got-back, false)
-				s.Give(back)
+				s.Refund(back)
 			}
 		})
 	}
@@ -154,9 +154,9 @@ func (s *tally) check(t *testing.T, place, reserves string, over Used) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ledger := openLedger(t, reserves)
-	defer ledger.Close()
-	l := onStore(t, processLimits, store, Options{Wait: time.Minute, Ledger: ledger})
+	file := openReserves(t, reserves)
+	defer file.Close()
+	l := onStore(t, processLimits, store, Options{Wait: time.Minute, Reserves: file})
 	l.settled(t)
 	for to, got := range s.sum {
 		counted := l.used(t, to[0], to[1])
@@ -182,7 +182,7 @@ func TestProcesses(t *testing.T) {
 			o := order{Place: place, MaxResult: maxResult, Callers: 32, Rounds: 100, MaxArgs: 20, MaxTaken: 300}
 			var both sync.WaitGroup
 			for i := range 2 {
-				o.Ledger = filepath.Join(t.TempDir(), fmt.Sprint(i))
+				o.Reserves = filepath.Join(t.TempDir(), fmt.Sprint(i))
 				o := o
 				both.Go(func() {
 					if err := o.run(t, t.Context(), s.heard); err != nil {
@@ -191,7 +191,7 @@ func TestProcesses(t *testing.T) {
 				})
 			}
 			both.Wait()
-			s.check(t, place, o.Ledger, Used{})
+			s.check(t, place, o.Reserves, Used{})
 			if all := s.sum[[2]string{"all", ""}]; all.Tokens != 500_000 {
 				t.Errorf("%d of 500000 tokens were delivered", all.Tokens)
 			}
@@ -200,7 +200,7 @@ func TestProcesses(t *testing.T) {
 }
 
 // A process that is killed has charged all that it delivered, and once another one has run on its
-// ledger no more than what its callers had in hand.
+// reserve file no more than what its callers had in hand.
 func TestKill(t *testing.T) {
 	kills := 12
 	if testing.Short() {
@@ -208,7 +208,7 @@ func TestKill(t *testing.T) {
 	}
 	eachPlace(t, func(t *testing.T, place string) {
 		s := tally{sum: map[[2]string]Used{}}
-		o := order{Place: place, Ledger: filepath.Join(t.TempDir(), "reserves"), MaxResult: 500, Callers: 16, Rounds: 1e6, MaxArgs: 5, MaxTaken: 20}
+		o := order{Place: place, Reserves: filepath.Join(t.TempDir(), "reserves"), MaxResult: 500, Callers: 16, Rounds: 1e6, MaxArgs: 5, MaxTaken: 20}
 		for range kills {
 			ctx, kill := context.WithCancel(t.Context())
 			after := 1 + rand.IntN(300)
@@ -220,6 +220,6 @@ func TestKill(t *testing.T) {
 			})
 			kill()
 		}
-		s.check(t, place, o.Ledger, Used{int64(kills) * 16 * 25, int64(kills) * 16})
+		s.check(t, place, o.Reserves, Used{int64(kills) * 16 * 25, int64(kills) * 16})
 	})
 }

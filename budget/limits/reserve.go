@@ -14,8 +14,8 @@ import (
 // account is what one set of counters has in reserve.
 type account struct {
 	name     string // of its counters
-	of       []match
-	counters []Counter // of these, in their order
+	matches  []match
+	counters []Counter // of the matches, in their order
 	from     int64     // the counters are those of [from, until)
 	until    int64
 	fold     bool // a limit with the action fold is spent
@@ -25,15 +25,16 @@ type account struct {
 
 	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged
-	grown         int           // each reserve is twice the one before, and a quarter of it after what was left of it went back
-	room          Used          // the most to have in reserve, by what the last answer left
+	doublings     int           // each reserve is twice the one before, and a quarter of it after what was left of it went back
+	maxReserve    Used          // by what the last answer left
 
-	// What is on its way to the store, if the account has a slot in the ledger.
-	slot                             int    // 0: none
-	described                        bool   // the slot has the counters
-	taking                           string // the take that reserves; "" if the store has answered it
-	back                             string // the change that gives back; "" if the store has confirmed it
-	backTokens, backCalls, backSince int64  // what it gives back, since when in seconds since 1970
+	// Operations that the store has not confirmed, if the account has a slot in the reserve file.
+	slot                      int    // 0: none
+	described                 bool   // the slot has the counters
+	pendingTake               string // the take that reserves, "" for none
+	pendingReturn             string // the change that gives back, "" for none
+	returnTokens, returnCalls int64  // what it gives back
+	returnSince               int64  // in seconds since 1970
 }
 
 // keys returns the keys of the counters.
@@ -44,8 +45,8 @@ func (a *account) keys() (keys []string) {
 	return keys
 }
 
-// undone returns the changes that undo a take.
-func (a *account) undone() []Change {
+// undoChanges returns the changes that undo a take.
+func (a *account) undoChanges() []Change {
 	changes := make([]Change, len(a.counters))
 	for i, c := range a.counters {
 		changes[i] = Change{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires}
@@ -55,11 +56,11 @@ func (a *account) undone() []Change {
 
 // idle reports whether there is nothing to keep.
 func (a *account) idle() bool {
-	return a.tokens == 0 && a.calls == 0 && a.taking == "" && a.back == ""
+	return a.tokens == 0 && a.calls == 0 && a.pendingTake == "" && a.pendingReturn == ""
 }
 
-// parcel is an operation that has to reach the store.
-type parcel struct {
+// pendingOp is an operation that the store has not confirmed.
+type pendingOp struct {
 	id      string
 	how     How
 	changes []Change
@@ -67,27 +68,27 @@ type parcel struct {
 	account *account // the take that is undone filled its reserve; may be nil
 }
 
-// inherit takes over what a process before has left in the ledger.
-func (l *Limits) inherit() {
-	l.o.Ledger.mu.Lock()
-	left := l.o.Ledger.left
-	l.o.Ledger.left = nil
-	l.o.Ledger.mu.Unlock()
+// takeOver takes over what the process before has left in the reserve file.
+func (l *Limits) takeOver() {
+	l.o.Reserves.mu.Lock()
+	left := l.o.Reserves.left
+	l.o.Reserves.left = nil
+	l.o.Reserves.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	backs := map[string]sums{}
 	for _, a := range left {
 		l.holding[a.name] = a
-		l.wake(0)
-		if a.taking != "" {
-			l.outbox = append(l.outbox, parcel{a.taking, Undo, a.undone(), l.o.Now(), a})
+		l.scheduleFlush(0)
+		if a.pendingTake != "" {
+			l.outbox = append(l.outbox, pendingOp{a.pendingTake, Undo, a.undoChanges(), l.o.Now(), a})
 		}
-		if a.back != "" && backs[a.back] == nil {
-			backs[a.back] = sums{}
-			l.outbox = append(l.outbox, parcel{id: a.back, how: Add, since: time.Unix(a.backSince, 0)})
+		if a.pendingReturn != "" && backs[a.pendingReturn] == nil {
+			backs[a.pendingReturn] = sums{}
+			l.outbox = append(l.outbox, pendingOp{id: a.pendingReturn, how: Add, since: time.Unix(a.returnSince, 0)})
 		}
-		if a.back != "" {
-			backs[a.back].giveBack(a, a.backTokens, a.backCalls)
+		if a.pendingReturn != "" {
+			backs[a.pendingReturn].subtract(a, a.returnTokens, a.returnCalls)
 		}
 	}
 	for i := range l.outbox {
@@ -97,61 +98,63 @@ func (l *Limits) inherit() {
 	}
 }
 
-// fromReserve takes from what is reserved, or if no limit matches from nothing.
-func (s *Spend) fromReserve(tokens, calls int64) bool {
+// takeFromReserve takes from what is reserved. It reports false if that is too little. If no limit matches it
+// takes nothing.
+func (s *Spend) takeFromReserve(tokens, calls int64) bool {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
 	a := s.l.account(s.use)
-	s.charge(a)
+	s.useAccount(a)
 	switch {
 	case len(a.counters) == 0:
 		return true
 	case a.tokens < tokens, a.calls < calls, a.tokens <= 0:
 		return false
 	}
-	if !s.l.hold(a, -tokens, -calls) {
+	if !s.l.addToReserve(a, -tokens, -calls) {
 		return false
 	}
 	s.taken += tokens
 	return true
 }
 
-// reserve lets op reserve for an account, once the ledger knows it. l.mu is held.
-func (l *Limits) reserve(a *account, op *Op) bool {
-	d := l.o.Ledger
+// prepareReserve lets op reserve for an account: the reserve file notes op before it is sent. It reports false
+// if op must not reserve. l.mu is held.
+func (l *Limits) prepareReserve(a *account, op *Op) bool {
+	d := l.o.Reserves
 	if d == nil {
 		return true
 	}
-	if a.taking != "" { // it is not known whether that one took something
+	if a.pendingTake != "" { // it is not known whether that one took something
 		return false
 	}
 	if a.slot == 0 {
-		d.open(a)
+		d.assignSlot(a)
 	}
 	if a.slot == 0 {
 		return false
 	}
 	op.ID = l.nextID("/" + strconv.Itoa(a.slot) + ".")
-	a.taking = op.ID
-	return l.settle(a) && a.slot != 0
+	a.pendingTake = op.ID
+	return l.writeSlot(a) && a.slot != 0
 }
 
-// reserved adds what op has reserved. It reports false if the ledger can't say so: then the next
+// addReserved adds what op has reserved. It reports false if the reserve file can't be written: then the next
 // process would undo op. l.mu is held.
-func (l *Limits) reserved(a *account, op *Op, answer Answer) bool {
-	if l.o.Ledger != nil && a.taking != op.ID {
+func (l *Limits) addReserved(a *account, op *Op, answer Answer) bool {
+	if l.o.Reserves != nil && a.pendingTake != op.ID {
 		return false
 	}
-	a.taking = ""
+	a.pendingTake = ""
 	if answer.ExtraTokens > 0 || answer.ExtraCalls > 0 {
-		a.grown = min(a.grown+1, maxGrown)
+		a.doublings = min(a.doublings+1, maxDoublings)
 	}
-	return l.hold(a, answer.ExtraTokens, answer.ExtraCalls)
+	return l.addToReserve(a, answer.ExtraTokens, answer.ExtraCalls)
 }
 
-// hold adds to the reserve of an account. If the ledger can't be written it adds nothing: then the
-// reserve is left to the next process. l.mu is held.
-func (l *Limits) hold(a *account, tokens, calls int64) bool {
+// addToReserve adds to the reserve of an account, or takes from it. If the reserve file can't be written it adds
+// nothing and reports false: the reserve is left to the next process. l.mu is held.
+func (l *Limits) addToReserve(a *account, tokens, calls int64) bool {
 	if len(a.counters) == 0 {
 		return true
 	}
@@ -161,58 +164,58 @@ func (l *Limits) hold(a *account, tokens, calls int64) bool {
 	before := Used{a.tokens, a.calls}
 	a.tokens += tokens
 	a.calls += calls
-	if l.settle(a) {
+	if l.writeSlot(a) {
 		return true
 	}
 	a.tokens, a.calls = min(before.Tokens, 0), min(before.Calls, 0)
-	l.settle(a)
+	l.writeSlot(a)
 	return false
 }
 
-// settle notes a changed account in the ledger. It reports false if the account has lost its slot,
-// and its reserve with it: the next process gives that back. l.mu is held.
-func (l *Limits) settle(a *account) bool {
-	d, noted := l.o.Ledger, true
+// writeSlot writes a changed account to its slot of the reserve file. It reports false if that failed and the
+// account has lost its slot, and its reserve with it: the next process gives that back. l.mu is held.
+func (l *Limits) writeSlot(a *account) bool {
+	d, noted := l.o.Reserves, true
 	if d != nil && a.slot == 0 && !a.idle() {
-		d.open(a)
+		d.assignSlot(a)
 	}
 	if a.slot != 0 {
 		if known, err := a.described, d.write(a); err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				l.o.Log.Warn("limits: the file of reserves can't be written: calls are slower", "error", err)
 			}
-			if a.taking, a.back = "", ""; known {
+			if a.pendingTake, a.pendingReturn = "", ""; known {
 				a.slot, a.tokens, a.calls, noted = 0, min(a.tokens, 0), min(a.calls, 0), false
 			} else {
-				d.release(a)
+				d.releaseSlot(a)
 			}
 		}
 	}
 	if !a.idle() {
 		l.holding[a.name] = a
-		l.wake(giveBackAfter)
+		l.scheduleFlush(giveBackAfter)
 		return noted
 	}
 	delete(l.holding, a.name)
 	if a.slot != 0 {
-		d.release(a)
+		d.releaseSlot(a)
 	}
 	return noted
 }
 
-// send queues a change for the store. l.mu is held.
-func (l *Limits) send(p parcel) {
+// enqueue queues an operation for the store. l.mu is held.
+func (l *Limits) enqueue(p pendingOp) {
 	if len(l.outbox) >= maxOutbox {
 		l.o.Log.Warn("limits: an operation that the store did not confirm stays charged", "waiting", len(l.outbox))
-		l.sent(p)
+		l.confirmed(p)
 		return
 	}
 	l.outbox = append(l.outbox, p)
-	l.wake(giveBackAfter)
+	l.scheduleFlush(giveBackAfter)
 }
 
-// wake lets flush run, in a while. l.mu is held.
-func (l *Limits) wake(after time.Duration) {
+// scheduleFlush runs flush after a time, unless it is scheduled already. l.mu is held.
+func (l *Limits) scheduleFlush(after time.Duration) {
 	if l.timer == nil {
 		l.timer = time.AfterFunc(after, l.flush)
 	}
@@ -221,19 +224,20 @@ func (l *Limits) wake(after time.Duration) {
 func (l *Limits) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), l.o.Wait)
 	defer cancel()
-	l.giveBack(ctx)
+	l.returnReserves(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.timer = nil
 	if len(l.outbox) > 0 {
-		l.wake(retryAfter)
+		l.scheduleFlush(retryAfter)
 	} else if len(l.holding) > 0 {
-		l.wake(giveBackAfter)
+		l.scheduleFlush(giveBackAfter)
 	}
 }
 
-// giveBack gives back all reserves and reports whether there were any, and the store has got all.
-func (l *Limits) giveBack(ctx context.Context) bool {
+// returnReserves gives all reserves back to the store. It reports whether there were any and the store has
+// confirmed all.
+func (l *Limits) returnReserves(ctx context.Context) bool {
 	select {
 	case l.sending <- struct{}{}:
 		defer func() { <-l.sending }()
@@ -243,19 +247,19 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// While the store is down the reserves stay where they are: they can't become too many.
-	if !l.sendAll(ctx) {
+	if !l.sendPending(ctx) {
 		return false
 	}
-	p := l.empty()
+	p := l.drainReserves()
 	if len(p.changes) == 0 {
 		return false
 	}
 	l.outbox = append(l.outbox, p)
-	return l.sendAll(ctx)
+	return l.sendPending(ctx)
 }
 
-// sendAll sends all that waits for the store. l.mu is held, but not while the store is asked.
-func (l *Limits) sendAll(ctx context.Context) bool {
+// sendPending sends the outbox to the store. l.mu is held, but not while the store is asked.
+func (l *Limits) sendPending(ctx context.Context) bool {
 	for len(l.outbox) > 0 {
 		p := l.outbox[0]
 		if age := l.o.Now().Sub(p.since); age > rememberOps-time.Minute || age < -30*time.Second { // the store may have forgotten it
@@ -270,48 +274,48 @@ func (l *Limits) sendAll(ctx context.Context) bool {
 		err := l.store.Change(ctx, p.id, p.how, p.changes)
 		l.mu.Lock()
 		if err != nil {
-			l.blame(ctx, start, err)
+			l.noteFailure(ctx, start, err)
 			return false
 		}
 		l.outbox = l.outbox[1:]
-		l.sent(p)
+		l.confirmed(p)
 	}
 	l.outbox, l.down = nil, nil
 	return true
 }
 
-// sent notes that a parcel waits no longer. l.mu is held.
-func (l *Limits) sent(p parcel) {
+// confirmed notes that an operation is no longer pending. l.mu is held.
+func (l *Limits) confirmed(p pendingOp) {
 	switch {
-	case l.o.Ledger == nil:
+	case l.o.Reserves == nil:
 	case p.how == Add:
 		for _, a := range l.holding {
-			if a.back == p.id {
-				a.back, a.backTokens, a.backCalls = "", 0, 0
-				l.settle(a)
+			if a.pendingReturn == p.id {
+				a.pendingReturn, a.returnTokens, a.returnCalls = "", 0, 0
+				l.writeSlot(a)
 			}
 		}
-	case p.account != nil && p.account.taking == p.id:
-		p.account.taking = ""
-		l.settle(p.account)
+	case p.account != nil && p.account.pendingTake == p.id:
+		p.account.pendingTake = ""
+		l.writeSlot(p.account)
 	}
 }
 
-// empty takes all reserves for a parcel. l.mu is held.
-func (l *Limits) empty() parcel {
-	p := parcel{id: l.nextID("."), how: Add, since: l.o.Now().Round(0)} // the clock of a machine that sleeps stands still otherwise
+// drainReserves empties all reserves and returns the operation that gives them back. l.mu is held.
+func (l *Limits) drainReserves() pendingOp {
+	p := pendingOp{id: l.nextID("."), how: Add, since: l.o.Now().Round(0)} // the clock of a machine that sleeps stands still otherwise
 	all := sums{}
 	for _, a := range l.holding {
 		tokens, calls := a.tokens, a.calls
-		if a.grown = max(a.grown-2, 0); tokens == 0 && calls == 0 {
+		if a.doublings = max(a.doublings-2, 0); tokens == 0 && calls == 0 {
 			continue
 		}
 		a.tokens, a.calls = 0, 0
 		if a.slot != 0 {
-			a.back, a.backTokens, a.backCalls, a.backSince = p.id, tokens, calls, p.since.Unix()
+			a.pendingReturn, a.returnTokens, a.returnCalls, a.returnSince = p.id, tokens, calls, p.since.Unix()
 		}
-		if l.settle(a) { // else the next process gives it back
-			all.giveBack(a, tokens, calls)
+		if l.writeSlot(a) { // else the next process gives it back
+			all.subtract(a, tokens, calls)
 		}
 	}
 	p.changes = all.inOrder()
@@ -334,8 +338,8 @@ func (s sums) add(c Counter, tokens, calls int64) {
 	s[at] = Change{c.Key, c.Bucket, max(sum.Expires, c.Expires), Used{sum.Tokens + tokens, sum.Calls + calls}}
 }
 
-// giveBack adds what an account gives back.
-func (s sums) giveBack(a *account, tokens, calls int64) {
+// subtract subtracts what an account gives back from its counters.
+func (s sums) subtract(a *account, tokens, calls int64) {
 	for _, c := range a.counters {
 		s.add(c, -tokens, -calls)
 	}
@@ -351,6 +355,6 @@ func (s sums) inOrder() []Change {
 // Close gives back what is reserved. Spends stay valid.
 func (l *Limits) Close(ctx context.Context) {
 	if l != nil {
-		l.giveBack(ctx)
+		l.returnReserves(ctx)
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// reserving returns limits with a ledger that give back only when asked, what counts the takes that
+// reserving returns limits with a reserve file that give back only when asked, what counts the takes that
 // reach their store, and one call of theirs.
 func reserving(t *testing.T) (l *Limits, asked *counting, call func(args, result int)) {
 	t.Helper()
-	ledger := openLedger(t, filepath.Join(t.TempDir(), "reserves"))
-	l = newLimits(t, Options{Wait: time.Minute, Ledger: ledger},
+	reserves := openReserves(t, filepath.Join(t.TempDir(), "reserves"))
+	l = newLimits(t, Options{Wait: time.Minute, Reserves: reserves},
 		Limit{Name: "me", Per: PerPrincipal, Tokens: 1e9, Calls: 1e9, Window: window(t, "1mo")},
 		Limit{Name: "team", Per: PerTeam, Tokens: 1e9, Window: window(t, "rolling 24h")},
 		Limit{Name: "tool", Match: Match{Tool: "db__*"}, Per: PerTool, Calls: 1e9, Window: window(t, "1w")},
@@ -59,7 +59,7 @@ func TestCallsFromReserve(t *testing.T) {
 func TestNotesInMemory(t *testing.T) {
 	l, asked, call := reserving(t)
 	call(20, 30)
-	if err := l.o.Ledger.file.Close(); err != nil {
+	if err := l.o.Reserves.file.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {
@@ -70,11 +70,11 @@ func TestNotesInMemory(t *testing.T) {
 	}
 }
 
-// A ledger that somebody cuts costs the reserve at most. It does not end the process.
-func TestLedgerIsCut(t *testing.T) {
+// A reserve file that somebody cuts costs the reserve at most. It does not end the process.
+func TestReserveFileIsCut(t *testing.T) {
 	l, _, call := reserving(t)
 	call(20, 30)
-	if err := os.Truncate(l.o.Ledger.file.Name(), 0); err != nil {
+	if err := os.Truncate(l.o.Reserves.file.Name(), 0); err != nil {
 		t.Fatal(err)
 	}
 	for range 500 {

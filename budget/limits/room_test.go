@@ -44,13 +44,13 @@ func TestRoomForReserves(t *testing.T) {
 	}
 }
 
-// What is in the ledger of one store does not go back to another.
-func TestLedgerOfAnotherStore(t *testing.T) {
+// What is in the reserve file of one store does not go back to another.
+func TestReserveFileOfAnotherStore(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "reserves")
 	all := Limit{Name: "all", Per: PerAll, Tokens: 1_000_000, Window: window(t, "1mo")}
-	of := func(store Store, ledger *Ledger) *Limits {
-		l := onStore(t, []Limit{all}, store, Options{Wait: time.Minute, Ledger: ledger})
+	of := func(store Store, reserves *ReserveFile) *Limits {
+		l := onStore(t, []Limit{all}, store, Options{Wait: time.Minute, Reserves: reserves})
 		return l
 	}
 	open := func(name string) Store {
@@ -74,26 +74,26 @@ func TestLedgerOfAnotherStore(t *testing.T) {
 		}
 	}
 	one, other := open("one.db"), open("other.db")
-	ledger, err := OpenLedger(path, "one")
+	reserves, err := OpenReserveFile(path, "one")
 	if err != nil {
 		t.Fatal(err)
 	}
-	killed := of(one, ledger)
+	killed := of(one, reserves)
 	killed.sending <- struct{}{} // it gives nothing back
 	spend(killed, 10)
 	if n := used(one); n < 1000 {
 		t.Fatalf("nothing is in reserve: %d tokens", n)
 	}
-	ledger.Close()
+	reserves.Close()
 	owner := of(other, nil)
 	spend(owner, 5000)
 	owner.Close(t.Context())
-	for _, name := range []string{"other", "one"} { // trusted by the other store only once it is the ledger's
-		again, err := OpenLedger(path, name)
+	for _, name := range []string{"other", "one"} { // trusted by the other store only once it is the reserve file's
+		again, err := OpenReserveFile(path, name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		of(other, again).giveBack(t.Context())
+		of(other, again).returnReserves(t.Context())
 		again.Close()
 	}
 	if n := used(other); n != 5000 {

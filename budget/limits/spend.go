@@ -21,7 +21,7 @@ type Options struct {
 	Log       *slog.Logger
 	Now       func() time.Time // nil means time.Now
 	Notify    func(Crossing)   // is told of each crossing; it must not block; may be nil
-	Ledger    *Ledger          // keeps what is reserved for the next process; nil: a process that is killed loses it
+	Reserves  *ReserveFile     // keeps what is reserved for the next process; nil: a process that is killed loses it
 }
 
 // Crossing tells that a limit is near, refuses, or is over: each once for a subject and window, and
@@ -49,7 +49,7 @@ type Limits struct {
 	accounts map[Use]*account
 	holding  map[string]*account // those with a reserve, by name
 	levels   map[string]level    // what Notify was told, by key of the counter
-	outbox   []parcel            // changes that the store has not confirmed
+	outbox   []pendingOp         // changes that the store has not confirmed
 	timer    *time.Timer         // sends them; nil if none runs
 	down     error               // why the store does not answer; nil if it does, and once the outbox was sent
 }
@@ -68,7 +68,7 @@ const (
 	maxHolding    = 1 << 16
 	maxOutbox     = 4096
 	maxExtraCalls = 64
-	maxGrown      = 7
+	maxDoublings  = 7
 )
 
 // New returns the limits, which count in a store. The error says what is wrong with a limit.
@@ -87,14 +87,14 @@ func New(all []Limit, store Store, o Options) (*Limits, error) {
 		l.o.Now = time.Now
 	}
 	for _, one := range all {
-		ready, err := one.ready()
+		ready, err := one.prepare()
 		if err != nil {
 			return nil, err
 		}
 		l.all = append(l.all, ready)
 	}
-	if o.Ledger != nil {
-		l.inherit()
+	if o.Reserves != nil {
+		l.takeOver()
 	}
 	return l, nil
 }
@@ -107,7 +107,7 @@ type Spend struct {
 	whole bool          // takes are all or nothing
 
 	mu          sync.Mutex
-	last        *account // of the last take
+	account     *account // of the last take
 	taken       int64    // from it, and not given back
 	unconfirmed bool     // the store did not answer a take, and Options.Allow let it pass
 }
@@ -125,7 +125,7 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 		return nil, err
 	case exceeded != nil:
 		return nil, s.refusal(ctx, exceeded, Used{int64(args), 1})
-	case len(s.last.counters) == 0:
+	case len(s.account.counters) == 0:
 		return nil, nil
 	}
 	s.whole = false
@@ -135,7 +135,7 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 // refusal returns, of the limits that refuse a use, the one that refuses it for longest, and until
 // when. exceeded is one of them; it is the answer if the store does not say more.
 func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Used) *ExceededError {
-	a := s.last
+	a := s.account
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
 	defer cancel()
 	list, err := s.l.store.List(ctx, a.keys()...)
@@ -152,7 +152,7 @@ func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Use
 			longest = until
 			used := sum(of)
 			exceeded = a.exceeded(i, used, left(c.Calls, used.Calls) < wanted.Calls)
-			exceeded.Reset = a.of[i].time(until)
+			exceeded.Reset = a.matches[i].time(until)
 		}
 	}
 	return exceeded
@@ -195,9 +195,9 @@ func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *Exceede
 	return int(got), tightest, err
 }
 
-// By returns a Spend for the rest of a call whose use is known better now: it takes from the limits of u.
+// Continue returns a Spend for the rest of a call whose use is known better now: it takes from the limits of u.
 // s is the call's Spend so far, or nil.
-func (l *Limits) By(s *Spend, u Use) *Spend {
+func (l *Limits) Continue(s *Spend, u Use) *Spend {
 	if l == nil || len(l.all) == 0 {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (l *Limits) By(s *Spend, u Use) *Spend {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of.last = l.account(u)
+	of.account = l.account(u)
 	return of
 }
 
@@ -222,11 +222,11 @@ func (s *Spend) Fold() bool {
 	defer s.mu.Unlock()
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	return s.last.fold
+	return s.account.fold
 }
 
-// Give gives back n tokens that were taken and not delivered.
-func (s *Spend) Give(n int) {
+// Refund gives back n tokens that were taken and not delivered.
+func (s *Spend) Refund(n int) {
 	if s == nil || n <= 0 {
 		return
 	}
@@ -236,7 +236,7 @@ func (s *Spend) Give(n int) {
 	s.taken -= back
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	s.l.hold(s.last, back, 0)
+	s.l.addToReserve(s.account, back, 0)
 }
 
 // Pay takes n tokens for a message outside of calls, or none. The error is as of Begin.
@@ -265,7 +265,7 @@ func (s *Spend) Confirmed() bool {
 
 // take takes tokens and calls. s.mu is held, or s is new.
 func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
-	if s.fromReserve(tokens, calls) {
+	if s.takeFromReserve(tokens, calls) {
 		return tokens, nil, nil
 	}
 	start := time.Now()
@@ -275,7 +275,7 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		cancel()
 		s.wait = max(s.wait-time.Since(start), 0)
 	}()
-	if s.waitForReserve(ctx) && s.fromReserve(tokens, calls) {
+	if s.waitForReserve(ctx) && s.takeFromReserve(tokens, calls) {
 		return tokens, nil, nil
 	}
 	got, exceeded, err = s.takeFromStore(ctx, tokens, calls)
@@ -288,7 +288,7 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 // waitForReserve waits until the take that reserves has ended. It reports false if none is under way.
 func (s *Spend) waitForReserve(ctx context.Context) bool {
 	s.l.mu.Lock()
-	reserving := s.last.reserving
+	reserving := s.account.reserving
 	s.l.mu.Unlock()
 	if reserving == nil {
 		return false
@@ -305,13 +305,13 @@ func (s *Spend) takeFromStore(ctx context.Context, tokens, calls int64) (got int
 	waited := false
 	for try := 0; ; try++ {
 		var more int64
-		more, exceeded, err = s.ask(ctx, tokens-got, calls)
+		more, exceeded, err = s.takeOnce(ctx, tokens-got, calls)
 		got += more
 		s.taken += more
 		if err != nil || exceeded == nil || try == 3 {
 			return got, exceeded, err
 		}
-		if s.l.giveBack(ctx) { // another account of ours may have had it
+		if s.l.returnReserves(ctx) { // another account of ours may have had it
 			continue
 		}
 		if s.waitIsVain(exceeded.Left, waited) {
@@ -331,7 +331,7 @@ func (s *Spend) takeFromStore(ctx context.Context, tokens, calls int64) (got int
 func (s *Spend) waitIsVain(left int64, waited bool) bool {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	a := s.last
+	a := s.account
 	if waited {
 		a.waited, a.leftAfterWait = true, left
 	}
@@ -348,24 +348,24 @@ func (s *Spend) chargeUnconfirmed(tokens, calls int64) bool {
 		return false
 	}
 	for charged := false; !charged; { // if the account has lost its slot, it tries another one, or goes without
-		charged = l.hold(s.last, -tokens, -calls)
+		charged = l.addToReserve(s.account, -tokens, -calls)
 	}
 	s.taken += tokens
 	s.unconfirmed = true
 	return true
 }
 
-// charge lets takes come from an account. Another account is another window: what was taken before
+// useAccount lets takes come from an account. Another account is another window: what was taken before
 // stays taken.
-func (s *Spend) charge(a *account) {
-	if s.last == nil || s.last.name != a.name {
+func (s *Spend) useAccount(a *account) {
+	if s.account == nil || s.account.name != a.name {
 		s.taken = 0
 	}
-	s.last = a
+	s.account = a
 }
 
-// ask takes tokens and calls from the store.
-func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
+// takeOnce takes tokens and calls from the store. It also reserves, if no other take does.
+func (s *Spend) takeOnce(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
 	l := s.l
 	for range 4 { // more often than windows change
 		l.mu.Lock()
@@ -375,12 +375,12 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			return 0, nil, &UnavailableError{err}
 		}
 		a := l.account(s.use)
-		s.charge(a)
+		s.useAccount(a)
 		op := Op{
 			ID: l.nextID(""), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
-			ExtraTokens: max(min(int64(l.o.MaxResult)<<a.grown, a.room.Tokens)-a.tokens, 0), ExtraCalls: max(min(maxExtraCalls<<a.grown, a.room.Calls)-a.calls, 0),
+			ExtraTokens: max(min(int64(l.o.MaxResult)<<a.doublings, a.maxReserve.Tokens)-a.tokens, 0), ExtraCalls: max(min(maxExtraCalls<<a.doublings, a.maxReserve.Calls)-a.calls, 0),
 		}
-		reserves := a.reserving == nil && l.reserve(a, &op)
+		reserves := a.reserving == nil && l.prepareReserve(a, &op)
 		if reserves {
 			a.reserving = make(chan struct{})
 		} else { // many at once would reserve many times as much
@@ -397,16 +397,16 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			a.reserving = nil
 		}
 		if err != nil {
-			l.blame(ctx, start, err)
+			l.noteFailure(ctx, start, err)
 		} else {
 			l.down = nil
 			l.offset = answer.Now.Sub(sent)
-			if reserves && !l.reserved(a, &op, answer) {
+			if reserves && !l.addReserved(a, &op, answer) {
 				err = errors.New("what it reserved could not be noted")
 			}
 		}
 		if err != nil {
-			l.send(parcel{op.ID, Undo, a.undone(), l.o.Now(), a})
+			l.enqueue(pendingOp{op.ID, Undo, a.undoChanges(), l.o.Now(), a})
 			l.mu.Unlock()
 			return 0, nil, &UnavailableError{err}
 		}
@@ -414,7 +414,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			l.mu.Unlock()
 			continue
 		}
-		crossings := l.learn(a, s.use, answer, start)
+		crossings := l.noteAnswer(a, s.use, answer, start)
 		l.mu.Unlock()
 		for _, c := range crossings {
 			l.o.Notify(c)
@@ -433,7 +433,7 @@ func (l *Limits) account(u Use) *account {
 	a := l.accounts[u]
 	known := a != nil && now.Unix() >= a.from && now.Unix() < a.until
 	if !known {
-		a = l.open(u, now)
+		a = l.newAccount(u, now)
 	}
 	if same := l.holding[a.name]; same != nil && same != a { // uses that have the same counters share the account
 		a, known = same, false
@@ -448,15 +448,16 @@ func (l *Limits) account(u Use) *account {
 	return a
 }
 
-// noBound is the room for reserves where no limit has a total.
+// noBound is the largest reserve where no limit has a total.
 var noBound = Used{math.MaxInt64, math.MaxInt64}
 
-func (l *Limits) open(u Use, now time.Time) *account {
-	a := &account{until: 1<<63 - 1, room: noBound}
+// newAccount returns an account for a use at a time.
+func (l *Limits) newAccount(u Use, now time.Time) *account {
+	a := &account{until: 1<<63 - 1, maxReserve: noBound}
 	for _, one := range l.all {
 		for _, u := range one.uses(u) {
 			c, m := one.counter(u, now)
-			a.of, a.counters = append(a.of, m), append(a.counters, c)
+			a.matches, a.counters = append(a.matches, m), append(a.counters, c)
 			a.from, a.until = max(a.from, c.From), min(a.until, c.Until)
 			a.name += c.Key + "\x00" + strconv.FormatInt(c.Bucket, 10) + "\x00"
 			if c.From == 0 { // the life of a session: it is extended
@@ -467,13 +468,13 @@ func (l *Limits) open(u Use, now time.Time) *account {
 	return a
 }
 
-// learn reads what an answer says about the limits. l.mu is held. Answers to calls at the same time come
+// noteAnswer reads what an answer says about the limits, and returns the crossings. l.mu is held. Answers to calls at the same time come
 // in any order: one that was asked for before a level was reached does not end it.
-func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (crossings []Crossing) {
-	a.fold, a.room = false, noBound
+func (l *Limits) noteAnswer(a *account, u Use, answer Answer, asked time.Time) (crossings []Crossing) {
+	a.fold, a.maxReserve = false, noBound
 	for i, c := range a.counters {
-		used, one := answer.Used[i], a.of[i]
-		a.room = Used{min(a.room.Tokens, left(c.Tokens, used.Tokens)/share), min(a.room.Calls, left(c.Calls, used.Calls)/share)}
+		used, one := answer.Used[i], a.matches[i]
+		a.maxReserve = Used{min(a.maxReserve.Tokens, left(c.Tokens, used.Tokens)/share), min(a.maxReserve.Calls, left(c.Calls, used.Calls)/share)}
 		at := func(share float64) bool {
 			return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
 				c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)
@@ -514,7 +515,7 @@ func (l *Limits) learn(a *account, u Use, answer Answer, asked time.Time) (cross
 
 // exceeded returns the error of limit i, of which so much is used: of calls, or of tokens.
 func (a *account) exceeded(i int, used Used, calls bool) *ExceededError {
-	m := a.of[i]
+	m := a.matches[i]
 	s := m.state(used, m.span.bucket)
 	q := s.tokens()
 	if calls {
@@ -530,10 +531,10 @@ func (l *Limits) nextID(place string) string {
 	return l.id + place + strconv.FormatInt(l.ops, 36)
 }
 
-// blame notes that the store does not answer. Takes don't wait for it until the outbox is sent, so the
-// caller must leave something in the outbox. A caller that had little time left does not blame the store.
+// noteFailure notes that the store does not answer. Takes don't wait for it until the outbox is sent, so the
+// caller must leave something in the outbox. The failure of a caller that had little time left does not count.
 // l.mu is held.
-func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
+func (l *Limits) noteFailure(ctx context.Context, start time.Time, err error) {
 	if ctx.Err() != nil && time.Since(start) < l.o.Wait/2 {
 		return
 	}

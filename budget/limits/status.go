@@ -13,7 +13,7 @@ func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
 		return nil, nil
 	}
 	l.mu.Lock()
-	a := l.open(u, l.o.Now().Add(l.offset))
+	a := l.newAccount(u, l.o.Now().Add(l.offset))
 	l.mu.Unlock()
 	if len(a.counters) == 0 {
 		return nil, nil
@@ -23,8 +23,8 @@ func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
 		return nil, err
 	}
 	var out []State
-	for i, m := range a.of {
-		out = append(out, m.sum(counts[a.counters[i].Key]))
+	for i, m := range a.matches {
+		out = append(out, m.stateOf(counts[a.counters[i].Key]))
 	}
 	return out, nil
 }
@@ -54,7 +54,7 @@ func (l *Limits) All(ctx context.Context) ([]State, error) {
 			if !ok || name != one.Name || start != m.span.key {
 				continue
 			}
-			if s := m.sum(parts); s.TokensUsed != 0 || s.CallsUsed != 0 {
+			if s := m.stateOf(parts); s.TokensUsed != 0 || s.CallsUsed != 0 {
 				out = append(out, s)
 			}
 		}
@@ -97,7 +97,7 @@ func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count
 	if down := l.Err(); down != nil {
 		return nil, &UnavailableError{down}
 	}
-	l.giveBack(ctx)
+	l.returnReserves(ctx)
 	list, err := l.store.List(ctx, keys...)
 	if err != nil {
 		return nil, &UnavailableError{err}
@@ -109,8 +109,8 @@ func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count
 	return counts, nil
 }
 
-// sum returns the state by the parts of the counter.
-func (m match) sum(parts []Count) State {
+// stateOf returns the state by the parts of the counter.
+func (m match) stateOf(parts []Count) State {
 	parts = slices.DeleteFunc(slices.Clone(parts), func(c Count) bool { return c.Bucket < m.span.oldest })
 	total, latest := m.total(m.subject), int64(0)
 	for _, c := range parts {

@@ -378,7 +378,7 @@ func TestOldParts(t *testing.T) {
 			if f, ok := s.(*file); ok {
 				f.now = at.now
 			}
-			one, err := Limit{Name: "a", Per: PerAll, Tokens: 1e9, Window: window(t, text)}.ready()
+			one, err := Limit{Name: "a", Per: PerAll, Tokens: 1e9, Window: window(t, text)}.prepare()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -82,9 +82,9 @@ type Engine struct {
 	Branches    *folding.Manager
 	Workflows   *interceptor.Workflows // nil without workflows
 	Tools       *tools.Tools
-	limitStore  limits.Store   // nil as long as there are no limits
-	reserves    *limits.Ledger // of this process; likewise
-	lostSteps   []string       // steps of workflows that a process left when it died
+	limitStore  limits.Store        // nil as long as there are no limits
+	reserves    *limits.ReserveFile // of this process; likewise
+	lostSteps   []string            // steps of workflows that a process left when it died
 }
 
 // Open opens the state of a valid configuration. The engine works until lifetime ends;
@@ -195,12 +195,12 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 		}
 	}
 	if e.reserves == nil {
-		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile), storeName(&e.Start)); err != nil {
+		if e.reserves, err = limits.OpenReserveFile(filepath.Join(e.Dir, ReservesFile), storeName(&e.Start)); err != nil {
 			return nil, fmt.Errorf("state_dir: %w", writable(err))
 		}
 	}
 	all, err := limits.New(b.Limits, e.limitStore, limits.Options{
-		Allow: b.OnError == "allow", Wait: time.Duration(b.WaitMS) * time.Millisecond, Log: e.Log, Ledger: e.reserves,
+		Allow: b.OnError == "allow", Wait: time.Duration(b.WaitMS) * time.Millisecond, Log: e.Log, Reserves: e.reserves,
 		Notify: func(x limits.Crossing) {
 			e.Recorder.Crossed(x)
 			e.Telemetry.Crossed(x)
@@ -225,7 +225,7 @@ func OpenLimitStore(c config.Config, log *slog.Logger) (limits.Store, error) {
 		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
 	}
 	file, reserves := filepath.Join(c.StatePath(), "budgets.db"), filepath.Join(c.StatePath(), ReservesFile)
-	if limits.LedgerIsOf(reserves, storeName(&c)) { // with Redis, foldgate makes no such database
+	if limits.ReserveFileIsOf(reserves, storeName(&c)) { // with Redis, foldgate makes no such database
 		warnLost(log, file, reserves, "counts of limits", `run "foldgate budgets rebuild"`)
 	}
 	store, err := limits.OpenSQLite(file, log)

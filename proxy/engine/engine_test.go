@@ -69,7 +69,7 @@ func TestCountsAreLostWhereTheyWere(t *testing.T) {
 	for url, want := range map[config.Secret]bool{"": true, "redis://localhost": false} {
 		cfg := config.Default()
 		cfg.StateDir, cfg.Store.URL = t.TempDir(), url
-		ledger, err := limits.OpenLedger(filepath.Join(cfg.StatePath(), ReservesFile), storeName(&cfg))
+		ledger, err := limits.OpenReserveFile(filepath.Join(cfg.StatePath(), ReservesFile), storeName(&cfg))
 		if err != nil {
 			t.Fatal(err)
 		}

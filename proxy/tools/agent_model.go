@@ -149,7 +149,7 @@ func (a *agent) turn(ctx context.Context, c *interceptor.Call, r *runner.Request
 		if ctx.Err() != nil {            // the endpoint has got it, and counts it
 			most = r.MaxTokens
 		}
-		spend.Give(most)
+		spend.Refund(most)
 		return reply, err
 	}
 	reply.Message.Repair(a.turns)
@@ -159,7 +159,7 @@ func (a *agent) turn(ctx context.Context, c *interceptor.Call, r *runner.Request
 	u := reply.Usage
 	c.Outcome.Model = &trace.Model{Name: a.llm.Model, Input: u.Input, Output: u.Output, Cached: u.Cached}
 	if more := u.Input + u.Output - most; more <= 0 {
-		spend.Give(-more)
+		spend.Refund(-more)
 	} else if _, _, err := spend.Take(context.WithoutCancel(ctx), more); err != nil {
 		a.t.Log.Warn("model tokens were not counted", "tokens", more, "err", err)
 	}

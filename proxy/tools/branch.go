@@ -296,7 +296,7 @@ func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int
 	case "":
 		c.Outcome.Paid, c.Outcome.PaidInBranch, c.Outcome.Unconfirmed = n, branch, !spend.Confirmed()
 		return "", func() {
-			spend.Give(n)
+			spend.Refund(n)
 			c.Outcome.Paid = 0
 		}
 	case trace.RuleUnavailable:

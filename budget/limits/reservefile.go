@@ -14,13 +14,13 @@ import (
 	"github.com/foldgate/foldgate/internal/mapped"
 )
 
-// Ledger is a file with what a process has reserved, for the process that comes after it. What is
+// ReserveFile is a file with what a process has reserved, for the process that comes after it. What is
 // taken from a reserve is taken in the file first. A write to it survives the death of the process.
 // It need not survive the machine: after that, what the file says to be left counts as used.
 //
-// One process at a time may have the file open: its directory must belong to the process. A ledger
+// One process at a time may have the file open: its directory must belong to the process. A reserve file
 // is safe for concurrent use.
-type Ledger struct {
+type ReserveFile struct {
 	file *os.File
 
 	mu     sync.Mutex     // guards the fields below
@@ -32,25 +32,25 @@ type Ledger struct {
 }
 
 // The file begins with a head in a slot of its own. A slot is a page: a process that is killed has
-// done a write to it or not. [Ledger.writeNumbers] is the exception.
+// done a write to it or not. [ReserveFile.writeNumbers] is the exception.
 const (
 	slotSize   = 4096
 	slotIDs    = 64  // where the ids begin, after the numbers
 	slotID     = 64  // bytes for an id
 	slotCounts = 192 // where the description of the counters begins, in JSON
 	maxSlots   = 4096
-	ledgerHead = "foldgate reserves 1\n"
+	fileHead   = "foldgate reserves 1\n"
 )
 
-// OpenLedger opens or creates a ledger for what is reserved at a store, which is named by at most 64
+// OpenReserveFile opens or creates a reserve file for what is reserved at a store, which is named by at most 64
 // characters. What is left in it goes back to the store with the first [New] that gets it. Of another
 // store nothing goes back.
-func OpenLedger(path, store string) (*Ledger, error) {
+func OpenReserveFile(path, store string) (*ReserveFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	d := &Ledger{file: f}
+	d := &ReserveFile{file: f}
 	if err := d.read(store); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -59,8 +59,8 @@ func OpenLedger(path, store string) (*Ledger, error) {
 	return d, nil
 }
 
-// LedgerIsOf reports whether the ledger at path was last opened for a store. It changes nothing.
-func LedgerIsOf(path, store string) bool {
+// ReserveFileIsOf reports whether the reserve file at path was last opened for a store. It changes nothing.
+func ReserveFileIsOf(path, store string) bool {
 	f, err := os.Open(path)
 	if err != nil {
 		return false
@@ -71,21 +71,21 @@ func LedgerIsOf(path, store string) bool {
 	return bytes.HasSuffix(bytes.TrimRight(head[:n], "\x00"), []byte("\n"+store))
 }
 
-func (d *Ledger) read(store string) error {
+func (d *ReserveFile) read(store string) error {
 	raw, err := io.ReadAll(io.LimitReader(d.file, slotSize*(maxSlots+1)))
 	if err != nil {
 		return err
 	}
 	life := life(d.file)
-	head := append([]byte(ledgerHead+life+store), make([]byte, slotSize)...)[:slotSize]
+	head := append([]byte(fileHead+life+store), make([]byte, slotSize)...)[:slotSize]
 	trusted := life != "" && bytes.HasPrefix(raw, head)
 	for at := slotSize; at < len(raw); at += slotSize {
 		d.used++
 		a := readSlot(append(raw[at:len(raw):len(raw)], make([]byte, slotSize)...)[:slotSize])
 		a.slot, a.name = d.used, fmt.Sprintf("\x00left %d", d.used)
 		if !trusted {
-			a.tokens, a.calls, a.taking = min(a.tokens, 0), min(a.calls, 0), ""
-			a.backTokens, a.backCalls = min(a.backTokens, 0), min(a.backCalls, 0)
+			a.tokens, a.calls, a.pendingTake = min(a.tokens, 0), min(a.calls, 0), ""
+			a.returnTokens, a.returnCalls = min(a.returnTokens, 0), min(a.returnCalls, 0)
 			if err := d.write(a); err != nil {
 				return err
 			}
@@ -122,13 +122,13 @@ func readSlot(page []byte) *account {
 
 // numbers and ids are what a slot has of an account.
 func (a *account) numbers() [5]*int64 {
-	return [...]*int64{&a.tokens, &a.calls, &a.backTokens, &a.backCalls, &a.backSince}
+	return [...]*int64{&a.tokens, &a.calls, &a.returnTokens, &a.returnCalls, &a.returnSince}
 }
 
-func (a *account) ids() [2]*string { return [...]*string{&a.taking, &a.back} }
+func (a *account) ids() [2]*string { return [...]*string{&a.pendingTake, &a.pendingReturn} }
 
 // write writes an account to its slot.
-func (d *Ledger) write(a *account) error {
+func (d *ReserveFile) write(a *account) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	page := d.page[:slotCounts]
@@ -156,7 +156,7 @@ func (d *Ledger) write(a *account) error {
 // writeNumbers writes to the memory of a slot, if only what is reserved has changed: most calls need
 // no operation of the kernel. A process that is killed between the two numbers has not yet delivered
 // what they pay.
-func (d *Ledger) writeNumbers(page []byte, slot int) (done bool) {
+func (d *ReserveFile) writeNumbers(page []byte, slot int) (done bool) {
 	const reserve = 16 // bytes of the tokens and the calls
 	return d.memory.Do(int64(slot)*slotSize, int64(len(page)), func(is []byte) bool {
 		if !bytes.Equal(is[reserve:], page[reserve:]) {
@@ -170,12 +170,12 @@ func (d *Ledger) writeNumbers(page []byte, slot int) (done bool) {
 }
 
 func (a *account) description() []byte {
-	text, _ := json.Marshal(a.undone()) // of strings and numbers
+	text, _ := json.Marshal(a.undoChanges()) // of strings and numbers
 	return text
 }
 
-// open gives an account a slot, if one is free and large enough.
-func (d *Ledger) open(a *account) {
+// assignSlot gives an account a slot, if one is free and large enough.
+func (d *ReserveFile) assignSlot(a *account) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch n := len(d.free); {
@@ -190,8 +190,8 @@ func (d *Ledger) open(a *account) {
 	a.described = false
 }
 
-// release takes back the slot of an account that has nothing to keep any more.
-func (d *Ledger) release(a *account) {
+// releaseSlot takes back the slot of an account that has nothing to keep any more.
+func (d *ReserveFile) releaseSlot(a *account) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.free = append(d.free, a.slot)
@@ -199,7 +199,7 @@ func (d *Ledger) release(a *account) {
 }
 
 // Close closes the file. What is reserved from then on is lost with the process.
-func (d *Ledger) Close() error {
+func (d *ReserveFile) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.memory.Close()

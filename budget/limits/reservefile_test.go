@@ -58,15 +58,15 @@ func (m *mortal) Change(ctx context.Context, id string, how How, changes []Chang
 	return err
 }
 
-var ledgerLimits = []Limit{
+var reserveLimits = []Limit{
 	{Name: "me", Per: PerPrincipal, Tokens: 1e9, Calls: 1e6, Window: Window{n: 1, unit: month}},
 	{Name: "all", Per: PerAll, Tokens: 1e9, Window: Window{n: 30, unit: day, rolling: true}},
 }
 
 // Processes die at random moments: within, before and after operations of the store, and while they
-// write to their ledger. Each next one takes over. What was delivered is counted, and besides it at
+// write to their reserve file. Each next one takes over. What was delivered is counted, and besides it at
 // most what each caller had in hand at each death.
-func TestLedger(t *testing.T) {
+func TestReserveFile(t *testing.T) {
 	const lives, callers, maxTokens = 150, 4, 50
 	eachStore(t, func(t *testing.T, open func() Store) {
 		path := filepath.Join(t.TempDir(), "reserves")
@@ -89,17 +89,17 @@ func TestLedger(t *testing.T) {
 			most = over
 		}
 		for life := range lives {
-			ledger := openLedger(t, path)
+			reserves := openReserves(t, path)
 			store := open()
 			m := &mortal{Store: store, die: func() bool { return false }}
 			kill := func() {
 				m.mu.Lock()
 				defer m.mu.Unlock()
 				m.dead = true
-				ledger.Close() // nothing is written to it any more
+				reserves.Close() // nothing is written to it any more
 			}
 			ops, writes, after := 1+rng.IntN(100), 1+rng.IntN(200), life%3 // every second one is before an operation
-			l := onStore(t, ledgerLimits, m, Options{Wait: 20 * time.Second, MaxResult: 1000, Ledger: ledger})
+			l := onStore(t, reserveLimits, m, Options{Wait: 20 * time.Second, MaxResult: 1000, Reserves: reserves})
 			if rng.IntN(2) == 0 {
 				check(l)
 			}
@@ -157,9 +157,9 @@ func TestLedger(t *testing.T) {
 						}
 						back := rng.IntN(n + 1)
 						deliver(u.Principal, n-back, 0)
-						s.Give(back)
+						s.Refund(back)
 						if rng.IntN(20) == 0 {
-							l.giveBack(t.Context())
+							l.returnReserves(t.Context())
 						}
 					}
 				})
@@ -171,9 +171,9 @@ func TestLedger(t *testing.T) {
 			kill()
 			store.Close()
 		}
-		ledger := openLedger(t, path)
-		defer ledger.Close()
-		l := onStore(t, ledgerLimits, open(), Options{Ledger: ledger})
+		reserves := openReserves(t, path)
+		defer reserves.Close()
+		l := onStore(t, reserveLimits, open(), Options{Reserves: reserves})
 		check(l)
 		if deaths < lives/2 {
 			t.Errorf("%d deaths", deaths)
@@ -195,12 +195,12 @@ func TestLedger(t *testing.T) {
 	})
 }
 
-// dying returns what a process with one caller leaves in its ledger, and what it has delivered.
+// dying returns what a process with one caller leaves in its reserve file, and what it has delivered.
 func dying(t *testing.T, store Store, path string) (delivered int64) {
 	t.Helper()
-	ledger := openLedger(t, path)
+	reserves := openReserves(t, path)
 	m := &mortal{Store: store, die: func() bool { return false }}
-	l := onStore(t, ledgerLimits, m, Options{MaxResult: 1000, Ledger: ledger})
+	l := onStore(t, reserveLimits, m, Options{MaxResult: 1000, Reserves: reserves})
 	s, err := l.Begin(t.Context(), Use{Principal: "p"}, 7)
 	if err != nil {
 		t.Fatal(err)
@@ -211,13 +211,13 @@ func dying(t *testing.T, store Store, path string) (delivered int64) {
 	m.mu.Lock()
 	m.dead = true
 	m.mu.Unlock()
-	ledger.Close()
+	reserves.Close()
 	return 107
 }
 
-// What is left in a ledger goes back if no write to it can be lost. Else, and if it is damaged, it
+// What is left in a reserve file goes back if no write to it can be lost. Else, and if it is damaged, it
 // stays counted.
-func TestLedgerLeft(t *testing.T) {
+func TestReserveFileLeft(t *testing.T) {
 	const reserve = 1000
 	for _, tt := range []struct {
 		name string
@@ -226,7 +226,7 @@ func TestLedgerLeft(t *testing.T) {
 	}{
 		{"as it was", func(*testing.T, string) {}, 0},
 		{"after a restart of the machine", func(t *testing.T, path string) {
-			edit(t, path, func(raw []byte) { raw[len(ledgerHead)]++ })
+			edit(t, path, func(raw []byte) { raw[len(fileHead)]++ })
 		}, reserve - 100},
 		{"a copy", func(t *testing.T, path string) {
 			raw, err := os.ReadFile(path)
@@ -256,13 +256,13 @@ func TestLedgerLeft(t *testing.T) {
 			delivered := dying(t, store, path)
 			tt.do(t, path)
 			for range 2 { // the next process, and the one after it
-				ledger := openLedger(t, path)
-				l := onStore(t, ledgerLimits, store, Options{Ledger: ledger})
+				reserves := openReserves(t, path)
+				l := onStore(t, reserveLimits, store, Options{Reserves: reserves})
 				l.settled(t)
 				if got := l.used(t, "me", "p"); got.Tokens != delivered+tt.left {
 					t.Errorf("%s: %d tokens are counted, want %d", tt.name, got.Tokens, delivered+tt.left)
 				}
-				ledger.Close()
+				reserves.Close()
 			}
 		})
 	}
@@ -286,7 +286,7 @@ func edit(t *testing.T, path string, change func([]byte)) {
 }
 
 // What gave back too long ago, so that the store may have forgotten it, does not give back again.
-func TestLedgerOfLongAgo(t *testing.T) {
+func TestReserveFileOfLongAgo(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() Store) {
 		store, path := open(), filepath.Join(t.TempDir(), "reserves")
 		delivered := dying(t, store, path)
@@ -298,8 +298,8 @@ func TestLedgerOfLongAgo(t *testing.T) {
 					was = Used{a.tokens, a.calls}
 				}
 				a.tokens, a.calls = 0, 0
-				a.back, a.backTokens, a.backCalls, a.backSince = fmt.Sprintf("gone%d.1", age), was.Tokens, was.Calls, time.Now().Add(-age).Unix()
-				d := Ledger{file: blank(t)}
+				a.pendingReturn, a.returnTokens, a.returnCalls, a.returnSince = fmt.Sprintf("gone%d.1", age), was.Tokens, was.Calls, time.Now().Add(-age).Unix()
+				d := ReserveFile{file: blank(t)}
 				a.slot, a.described = 1, false
 				if err := d.write(a); err != nil {
 					t.Fatal(err)
@@ -308,8 +308,8 @@ func TestLedgerOfLongAgo(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			ledger := openLedger(t, path)
-			l := onStore(t, ledgerLimits, store, Options{Ledger: ledger})
+			reserves := openReserves(t, path)
+			l := onStore(t, reserveLimits, store, Options{Reserves: reserves})
 			l.settled(t)
 			want := delivered
 			if age == rememberOps {
@@ -318,7 +318,7 @@ func TestLedgerOfLongAgo(t *testing.T) {
 			if got := l.used(t, "me", "p"); got.Tokens != want {
 				t.Errorf("%v ago: %d tokens are counted, want %d", age, got.Tokens, want)
 			}
-			ledger.Close()
+			reserves.Close()
 		}
 	})
 }
@@ -333,16 +333,16 @@ func blank(t *testing.T) *os.File {
 	return f
 }
 
-// A ledger that can't be written costs the reserve, not a token: calls go to the store.
-func TestLedgerFails(t *testing.T) {
+// A reserve file that can't be written costs the reserve, not a token: calls go to the store.
+func TestReserveFileFails(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() Store) {
 		store, path := open(), filepath.Join(t.TempDir(), "reserves")
-		ledger := openLedger(t, path)
-		l := onStore(t, ledgerLimits, store, Options{MaxResult: 1000, Ledger: ledger})
+		reserves := openReserves(t, path)
+		l := onStore(t, reserveLimits, store, Options{MaxResult: 1000, Reserves: reserves})
 		sum := int64(0)
 		for i := range 20 {
 			if i == 10 {
-				ledger.Close()
+				reserves.Close()
 			}
 			s, err := l.Begin(t.Context(), Use{Principal: "p"}, 7)
 			if err != nil {
@@ -351,13 +351,13 @@ func TestLedgerFails(t *testing.T) {
 			if _, _, err := s.Take(t.Context(), 30); err != nil {
 				t.Fatal(err)
 			}
-			s.Give(10)
+			s.Refund(10)
 			sum += 27
 		}
 		l.settled(t)
-		again := openLedger(t, path)
+		again := openReserves(t, path)
 		defer again.Close()
-		l = onStore(t, ledgerLimits, store, Options{Ledger: again})
+		l = onStore(t, reserveLimits, store, Options{Reserves: again})
 		l.settled(t)
 		if got := l.used(t, "me", "p"); got.Tokens != sum || got.Calls != 20 {
 			t.Errorf("%+v is counted, %d tokens and 20 calls were delivered", got, sum)
@@ -366,22 +366,22 @@ func TestLedgerFails(t *testing.T) {
 }
 
 // Accounts beyond the slots, and those that need more room than a slot has, work without.
-func TestLedgerIsFull(t *testing.T) {
+func TestReserveFileIsFull(t *testing.T) {
 	store, err := OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ledger := openLedger(t, filepath.Join(t.TempDir(), "reserves"))
-	defer ledger.Close()
-	ledger.used = maxSlots - 1
-	l := onStore(t, ledgerLimits, store, Options{Ledger: ledger})
+	reserves := openReserves(t, filepath.Join(t.TempDir(), "reserves"))
+	defer reserves.Close()
+	reserves.used = maxSlots - 1
+	l := onStore(t, reserveLimits, store, Options{Reserves: reserves})
 	for _, who := range []string{strings.Repeat("long", 1000), "a", "b"} {
 		s, err := l.Begin(t.Context(), Use{Principal: who}, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Give(3)
+		s.Refund(3)
 	}
 	l.settled(t)
 	if got := l.used(t, "all", ""); got.Tokens != 12 || got.Calls != 3 {
@@ -389,18 +389,18 @@ func TestLedgerIsFull(t *testing.T) {
 	}
 }
 
-func FuzzLedger(f *testing.F) {
-	f.Add([]byte(ledgerHead))
+func FuzzReserveFile(f *testing.F) {
+	f.Add([]byte(fileHead))
 	f.Add(append(make([]byte, slotSize+slotCounts), `[{"Key":"a:1:b"}]`...))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		path := filepath.Join(t.TempDir(), "reserves")
 		if err := os.WriteFile(path, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		d := openLedger(t, path)
+		d := openReserves(t, path)
 		defer d.Close()
 		for _, a := range d.left {
-			if a.tokens > 0 || a.calls > 0 || a.backTokens > 0 || a.backCalls > 0 || a.taking != "" {
+			if a.tokens > 0 || a.calls > 0 || a.returnTokens > 0 || a.returnCalls > 0 || a.pendingTake != "" {
 				t.Errorf("an unknown file gives back %+v", a)
 			}
 		}
