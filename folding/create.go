@@ -59,11 +59,11 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	if err != nil {
 		return Branch{}, err
 	}
-	ledger, err := budget.NewLedger(d.Budget, 0)
+	balance, err := budget.NewBalance(d.Budget, 0)
 	if err != nil {
 		return Branch{}, err
 	}
-	ledger.Charge(d.cost) // not NewLedger's second argument: this warns if it is most of the budget
+	balance.Charge(d.cost) // not NewBalance's second argument: this warns if it is most of the budget
 	m.mu.Lock()
 	now := m.now()
 	parent := m.own(caller, d.ParentID)
@@ -80,7 +80,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		m.unlock()
 		return Branch{}, err
 	}
-	b := m.add(rec, ledger, parent, quota, caller.Thread)
+	b := m.add(rec, balance, parent, quota, caller.Thread)
 	b.unattended = d.Unattended
 	m.emit(Event{Kind: EventCreated, Branch: b.snapshot(), Cause: d.Cause})
 	rec = b.snapshot()

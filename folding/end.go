@@ -152,7 +152,7 @@ func (m *Manager) charge(b *branch, tokens int, now time.Time) int {
 	if b == nil {
 		return tokens
 	}
-	granted := b.ledger.Take(tokens)
+	granted := b.balance.Take(tokens)
 	b.changes++
 	m.checkBudget(b, now)
 	return granted
@@ -267,7 +267,7 @@ func (m *Manager) expire(now time.Time) {
 // once if the budget is nearly used up. m.mu is held, b is live.
 func (m *Manager) checkBudget(b *branch, now time.Time) {
 	m.warn(b)
-	if b.holders == 0 && b.ledger.Remaining() == 0 {
+	if b.holders == 0 && b.balance.Remaining() == 0 {
 		m.exhaust(b, now)
 	}
 }
@@ -275,7 +275,7 @@ func (m *Manager) checkBudget(b *branch, now time.Time) {
 // warn announces once that most of the budget is used. It waits for leases that may still refund.
 // m.mu is held.
 func (m *Manager) warn(b *branch) {
-	if b.holders == 0 && b.ledger.Warn() {
+	if b.holders == 0 && b.balance.Warn() {
 		m.emit(Event{Kind: EventWarned, Branch: b.snapshot()})
 	}
 }
@@ -313,7 +313,7 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	for _, child := range inOrder(maps.Keys(b.children)) {
 		m.finish(child, below, now)
 	}
-	b.Branch = b.snapshot() // the last look at the ledger and the leases
+	b.Branch = b.snapshot() // the last look at the balance and the leases
 	b.Status, b.Reason, b.Message, b.ReturnedBy, b.CompletedAt = StatusFailed, o.reason, o.message, o.returnedBy, now
 	kind := EventEnded
 	switch o.reason {

@@ -58,7 +58,7 @@ func (l *Lease) Remaining() int {
 	if l.b.Status.Terminal() {
 		return 0
 	}
-	return l.b.ledger.Remaining()
+	return l.b.balance.Remaining()
 }
 
 // Charge charges n tokens, all or nothing. It is for the arguments of a call, before they are
@@ -72,8 +72,8 @@ func (l *Lease) Charge(n int) error {
 		m.unlock()
 		return err
 	}
-	if !b.ledger.Charge(n) {
-		left := b.ledger.Remaining()
+	if !b.balance.Charge(n) {
+		left := b.balance.Remaining()
 		delete(b.leases, l) // the call is not made, so the digest must not count it as cancelled
 		m.exhaust(b, now)
 		l.cancel(b.ended())
@@ -110,7 +110,7 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 			m.unlock()
 			return 0, err
 		}
-		if n == 0 || l.holding || b.holders == 0 || b.ledger.Remaining() > 0 {
+		if n == 0 || l.holding || b.holders == 0 || b.balance.Remaining() > 0 {
 			break
 		}
 		freed := b.freed
@@ -121,12 +121,12 @@ func (l *Lease) chargeUpTo(n int, o *CallOutcome) (granted int, err error) {
 			return 0, context.Cause(l.ctx)
 		}
 	}
-	granted = b.ledger.Take(n)
+	granted = b.balance.Take(n)
 	if 0 < granted && granted < n && !l.holding {
 		l.holding = true
 		b.holders++
 	}
-	if o != nil && granted == n && b.ledger.Remaining() > 0 {
+	if o != nil && granted == n && b.balance.Remaining() > 0 {
 		l.finish(*o)
 	}
 	if err := l.store(granted); err != nil {
@@ -162,7 +162,7 @@ func (l *Lease) usable(n int) error {
 	return nil
 }
 
-// store makes a charge of the ledger durable, or refunds it. It releases m.mu.
+// store makes a charge of the balance durable, or refunds it. It releases m.mu.
 func (l *Lease) store(n int) error {
 	m, b := l.m, l.b
 	l.charged += n
@@ -191,7 +191,7 @@ func (l *Lease) refund(n int, released bool) {
 		return
 	}
 	l.charged -= n
-	b.ledger.Refund(n)
+	b.balance.Refund(n)
 	b.changes++
 	l.letGo()
 	m.warn(b)

@@ -101,7 +101,7 @@ type branch struct {
 	parent   *branch
 	children map[*branch]struct{}
 	leases   map[*Lease]struct{}
-	ledger   *budget.Ledger
+	balance  *budget.Balance
 	quota    sessionKey // the session against whose limits it counts
 	thread   string     // that created it, or ""
 	// unattended is as in CreateRequest.
@@ -188,10 +188,10 @@ func (m *Manager) recover(active []Branch) {
 	now := m.clock()
 	slices.SortStableFunc(active, func(a, b Branch) int { return cmp.Compare(a.Depth, b.Depth) })
 	for _, rec := range active {
-		ledger, err := budget.NewLedger(rec.BudgetTotal, rec.BudgetUsed)
+		balance, err := budget.NewBalance(rec.BudgetTotal, rec.BudgetUsed)
 		if err != nil {
 			m.log.Error("stored branch has an impossible budget; it is closed", "branch_id", rec.ID, "error", err)
-			ledger, _ = budget.NewLedger(max(rec.BudgetTotal, 1), max(rec.BudgetTotal, 1))
+			balance, _ = budget.NewBalance(max(rec.BudgetTotal, 1), max(rec.BudgetTotal, 1))
 		}
 		rec.Activity.Lost += rec.Activity.InFlight
 		rec.Activity.InFlight = 0
@@ -200,7 +200,7 @@ func (m *Manager) recover(active []Branch) {
 		if parent != nil {
 			quota = parent.quota
 		}
-		b := m.add(rec, ledger, parent, quota, "") // the thread ended with its connection
+		b := m.add(rec, balance, parent, quota, "") // the thread ended with its connection
 		b.changes++
 		m.emit(Event{Kind: EventRecovered, Branch: b.snapshot()})
 	}
@@ -210,7 +210,7 @@ func (m *Manager) recover(active []Branch) {
 		case b.Status.Terminal(): // ended with its parent
 		case b.ParentID != "" && b.parent == nil:
 			m.finish(b, outcome{reason: ReasonParentEnded}, now)
-		case b.ledger.Remaining() == 0:
+		case b.balance.Remaining() == 0:
 			m.exhaust(b, now)
 		}
 	}
@@ -327,10 +327,10 @@ func (m *Manager) now() time.Time {
 func (m *Manager) clock() time.Time { return m.opts.Now().UTC().Truncate(time.Microsecond) }
 
 // add makes rec a live branch. m.mu is held.
-func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, quota sessionKey, thread string) *branch {
+func (m *Manager) add(rec Branch, balance *budget.Balance, parent *branch, quota sessionKey, thread string) *branch {
 	m.seq++
 	b := &branch{
-		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, quota: quota, thread: thread,
+		Branch: rec, seq: m.seq, parent: parent, balance: balance, quota: quota, thread: thread,
 		children: map[*branch]struct{}{}, leases: map[*Lease]struct{}{}, freed: make(chan struct{}),
 		until: time.Since(m.began) + min(rec.ExpiresAt.Sub(m.clock()), rec.ExpiresAt.Sub(rec.CreatedAt)),
 	}
@@ -406,7 +406,7 @@ func (b *branch) used() int {
 	if b.Status.Terminal() {
 		return b.BudgetUsed
 	}
-	return b.ledger.Used()
+	return b.balance.Used()
 }
 
 // save returns when the tokens and calls of b are durable as they are now, or its end is. Calls that

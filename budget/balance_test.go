@@ -6,25 +6,25 @@ import (
 	"github.com/foldgate/foldgate/budget"
 )
 
-func newLedger(t *testing.T, total, used int) *budget.Ledger {
+func newBalance(t *testing.T, total, used int) *budget.Balance {
 	t.Helper()
-	l, err := budget.NewLedger(total, used)
+	l, err := budget.NewBalance(total, used)
 	if err != nil {
-		t.Fatalf("NewLedger(%d, %d): %v", total, used, err)
+		t.Fatalf("NewBalance(%d, %d): %v", total, used, err)
 	}
 	return l
 }
 
-func TestNewLedgerRefusesImpossibleFigures(t *testing.T) {
+func TestNewBalanceRefusesImpossibleFigures(t *testing.T) {
 	for _, f := range [][2]int{{0, 0}, {-100, 0}, {10, -1}, {10, 11}} {
-		if _, err := budget.NewLedger(f[0], f[1]); err == nil {
-			t.Errorf("NewLedger(%d, %d) = nil error, want one", f[0], f[1])
+		if _, err := budget.NewBalance(f[0], f[1]); err == nil {
+			t.Errorf("NewBalance(%d, %d) = nil error, want one", f[0], f[1])
 		}
 	}
 }
 
-func TestLedgerCharge(t *testing.T) {
-	l := newLedger(t, 1000, 0)
+func TestBalanceCharge(t *testing.T) {
+	l := newBalance(t, 1000, 0)
 	if !l.Charge(300) || l.Used() != 300 || l.Remaining() != 700 {
 		t.Errorf("after Charge(300) of 1000: used %d, remaining %d", l.Used(), l.Remaining())
 	}
@@ -36,8 +36,8 @@ func TestLedgerCharge(t *testing.T) {
 	}
 }
 
-func TestLedgerTakeAndRefund(t *testing.T) {
-	l := newLedger(t, 100, 90)
+func TestBalanceTakeAndRefund(t *testing.T) {
+	l := newBalance(t, 100, 90)
 	if got := l.Take(25); got != 10 {
 		t.Errorf("Take(25) with 10 left = %d, want 10", got)
 	}
@@ -54,7 +54,7 @@ func TestLedgerTakeAndRefund(t *testing.T) {
 	}
 }
 
-func TestLedgerWarnsOncePerCrossing(t *testing.T) {
+func TestBalanceWarnsOncePerCrossing(t *testing.T) {
 	tests := []struct {
 		total int
 		steps []int  // positive: charge, negative: refund
@@ -68,7 +68,7 @@ func TestLedgerWarnsOncePerCrossing(t *testing.T) {
 		{1 << 62, []int{1 << 61, 1 << 61}, []bool{false, true}},
 	}
 	for _, tt := range tests {
-		l := newLedger(t, tt.total, 0)
+		l := newBalance(t, tt.total, 0)
 		for i, n := range tt.steps {
 			if n < 0 {
 				l.Refund(-n)
@@ -85,9 +85,9 @@ func TestLedgerWarnsOncePerCrossing(t *testing.T) {
 	}
 }
 
-// Opened at 85 % after a restart, a ledger has warned already.
-func TestLedgerReopenedDoesNotWarnAgain(t *testing.T) {
-	if newLedger(t, 100, 85).Warn() {
-		t.Error("Warn() = true on a ledger opened above the line")
+// Opened at 85 % after a restart, a balance has warned already.
+func TestBalanceReopenedDoesNotWarnAgain(t *testing.T) {
+	if newBalance(t, 100, 85).Warn() {
+		t.Error("Warn() = true on a balance opened above the line")
 	}
 }
