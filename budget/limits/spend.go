@@ -364,28 +364,32 @@ func (s *Spend) useAccount(a *account) {
 	s.account = a
 }
 
+// newOp returns a take from the account at the present time, and whether it reserves. l.mu is held.
+func (s *Spend) newOp(tokens, calls int64) (a *account, op Op, reserves bool) {
+	l := s.l
+	a = l.account(s.use)
+	s.useAccount(a)
+	op = Op{ID: l.nextID(""), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole}
+	if a.reserving != nil || !l.prepareReserve(a, &op) { // many at once would reserve many times as much
+		return a, op, false
+	}
+	a.reserving = make(chan struct{})
+	op.ExtraTokens = max(min(int64(l.o.MaxResult)<<a.doublings, a.maxReserve.Tokens)-a.tokens, 0)
+	op.ExtraCalls = max(min(maxExtraCalls<<a.doublings, a.maxReserve.Calls)-a.calls, 0)
+	return a, op, true
+}
+
 // takeOnce takes tokens and calls from the store. It also reserves, if no other take does.
 func (s *Spend) takeOnce(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
 	l := s.l
 	for range 4 { // more often than windows change
 		l.mu.Lock()
-		if l.down != nil { // one wait was enough: sendAll finds out when it is back
+		if l.down != nil { // one wait was enough: sendPending finds out when it is back
 			err := l.down
 			l.mu.Unlock()
 			return 0, nil, &UnavailableError{err}
 		}
-		a := l.account(s.use)
-		s.useAccount(a)
-		op := Op{
-			ID: l.nextID(""), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
-			ExtraTokens: max(min(int64(l.o.MaxResult)<<a.doublings, a.maxReserve.Tokens)-a.tokens, 0), ExtraCalls: max(min(maxExtraCalls<<a.doublings, a.maxReserve.Calls)-a.calls, 0),
-		}
-		reserves := a.reserving == nil && l.prepareReserve(a, &op)
-		if reserves {
-			a.reserving = make(chan struct{})
-		} else { // many at once would reserve many times as much
-			op.ExtraTokens, op.ExtraCalls = 0, 0
-		}
+		a, op, reserves := s.newOp(tokens, calls)
 		l.mu.Unlock()
 
 		sent, start := l.o.Now(), time.Now()
