@@ -136,7 +136,7 @@ func (l *Limits) prepareReserve(a *account, op *Op) bool {
 	}
 	op.ID = l.nextID("/" + strconv.Itoa(a.slot) + ".")
 	a.pendingTake = op.ID
-	return l.writeSlot(a) && a.slot != 0
+	return l.saveAccount(a) && a.slot != 0
 }
 
 // addReserved adds what op has reserved. It reports false if the reserve file can't be written: then the next
@@ -164,43 +164,52 @@ func (l *Limits) addToReserve(a *account, tokens, calls int64) bool {
 	before := Used{a.tokens, a.calls}
 	a.tokens += tokens
 	a.calls += calls
-	if l.writeSlot(a) {
+	if l.saveAccount(a) {
 		return true
 	}
 	a.tokens, a.calls = min(before.Tokens, 0), min(before.Calls, 0)
-	l.writeSlot(a)
+	l.saveAccount(a)
 	return false
 }
 
-// writeSlot writes a changed account to its slot of the reserve file. It reports false if that failed and the
-// account has lost its slot, and its reserve with it: the next process gives that back. l.mu is held.
-func (l *Limits) writeSlot(a *account) bool {
-	d, noted := l.o.Reserves, true
+// saveAccount keeps a changed account for as long as it has something to keep, and writes it to its slot. It
+// reports false if the account has lost its slot, and its reserve with it. l.mu is held.
+func (l *Limits) saveAccount(a *account) bool {
+	d := l.o.Reserves
 	if d != nil && a.slot == 0 && !a.idle() {
 		d.assignSlot(a)
 	}
-	if a.slot != 0 {
-		if known, err := a.described, d.write(a); err != nil {
-			if !errors.Is(err, os.ErrClosed) {
-				l.o.Log.Warn("limits: the file of reserves can't be written: calls are slower", "error", err)
-			}
-			if a.pendingTake, a.pendingReturn = "", ""; known {
-				a.slot, a.tokens, a.calls, noted = 0, min(a.tokens, 0), min(a.calls, 0), false
-			} else {
-				d.releaseSlot(a)
-			}
-		}
-	}
+	saved := a.slot == 0 || l.writeSlot(a)
 	if !a.idle() {
 		l.holding[a.name] = a
 		l.scheduleFlush(giveBackAfter)
-		return noted
+		return saved
 	}
 	delete(l.holding, a.name)
 	if a.slot != 0 {
 		d.releaseSlot(a)
 	}
-	return noted
+	return saved
+}
+
+// writeSlot writes an account to its slot. If that fails the account has no slot any more. If the slot has what
+// was reserved before, writeSlot reports false and takes the reserve from the account: the next process gives it
+// back. l.mu is held.
+func (l *Limits) writeSlot(a *account) bool {
+	described, err := a.described, l.o.Reserves.write(a)
+	if err == nil {
+		return true
+	}
+	if !errors.Is(err, os.ErrClosed) {
+		l.o.Log.Warn("limits: the file of reserves can't be written: calls are slower", "error", err)
+	}
+	a.pendingTake, a.pendingReturn = "", ""
+	if !described {
+		l.o.Reserves.releaseSlot(a)
+		return true
+	}
+	a.slot, a.tokens, a.calls = 0, min(a.tokens, 0), min(a.calls, 0)
+	return false
 }
 
 // enqueue queues an operation for the store. l.mu is held.
@@ -292,12 +301,12 @@ func (l *Limits) confirmed(p pendingOp) {
 		for _, a := range l.holding {
 			if a.pendingReturn == p.id {
 				a.pendingReturn, a.returnTokens, a.returnCalls = "", 0, 0
-				l.writeSlot(a)
+				l.saveAccount(a)
 			}
 		}
 	case p.account != nil && p.account.pendingTake == p.id:
 		p.account.pendingTake = ""
-		l.writeSlot(p.account)
+		l.saveAccount(p.account)
 	}
 }
 
@@ -314,7 +323,7 @@ func (l *Limits) drainReserves() pendingOp {
 		if a.slot != 0 {
 			a.pendingReturn, a.returnTokens, a.returnCalls, a.returnSince = p.id, tokens, calls, p.since.Unix()
 		}
-		if l.writeSlot(a) { // else the next process gives it back
+		if l.saveAccount(a) { // else the next process gives it back
 			all.subtract(a, tokens, calls)
 		}
 	}
