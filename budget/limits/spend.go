@@ -472,49 +472,57 @@ func (l *Limits) newAccount(u Use, now time.Time) *account {
 	return a
 }
 
-// noteAnswer reads what an answer says about the limits, and returns the crossings. l.mu is held. Answers to calls at the same time come
-// in any order: one that was asked for before a level was reached does not end it.
+// noteAnswer reads what an answer says about the limits, and returns the crossings. asked is when the store was
+// asked. l.mu is held.
 func (l *Limits) noteAnswer(a *account, u Use, answer Answer, asked time.Time) (crossings []Crossing) {
 	a.fold, a.maxReserve = false, noBound
 	for i, c := range a.counters {
-		used, one := answer.Used[i], a.matches[i]
+		used, m := answer.Used[i], a.matches[i]
 		a.maxReserve = Used{min(a.maxReserve.Tokens, left(c.Tokens, used.Tokens)/share), min(a.maxReserve.Calls, left(c.Calls, used.Calls)/share)}
-		at := func(share float64) bool {
-			return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
-				c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)
+		a.fold = a.fold || m.Action == Fold && c.reached(used, 1)
+		kind := l.noteLevel(c, m.WarnAt, used, answer.Tightest == i, asked)
+		if kind != "" && l.o.Notify != nil {
+			crossings = append(crossings, Crossing{m.state(used, m.span.bucket), kind, u})
 		}
-		was := l.levels[c.Key]
-		older := asked.Before(was.since)
-		is := level{near: at(one.WarnAt) || was.near && (older || at(one.WarnAt*0.9)), bucket: was.bucket, since: was.since}
-		// One call that is too large is refused while others fit: that lifts nothing.
-		was.spent = was.spent && (older || was.bucket >= c.Oldest && (is.near || !was.near))
-		is.spent = was.spent || c.Hard && answer.Tightest == i || !c.Hard && at(1)
-		kind := ""
-		switch {
-		case is.spent && !was.spent && c.Hard:
-			kind, is.bucket = "refused", c.Bucket
-		case is.spent && !was.spent:
-			kind, is.bucket = "over", c.Bucket
-		case is.near && !was.near:
-			kind = "near"
-		}
-		a.fold = a.fold || one.Action == Fold && at(1)
-		if !is.near && !is.spent {
-			delete(l.levels, c.Key)
-			continue
-		}
-		if kind != "" {
-			is.since = time.Now()
-			if l.o.Notify != nil {
-				crossings = append(crossings, Crossing{one.state(used, one.span.bucket), kind, u})
-			}
-		}
-		if len(l.levels) >= maxAccounts {
-			clear(l.levels)
-		}
-		l.levels[c.Key] = is
 	}
 	return crossings
+}
+
+// reached reports whether a share of what the counter has is used.
+func (c Counter) reached(used Used, share float64) bool {
+	return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
+		c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)
+}
+
+// noteLevel notes the level that the use of a counter has reached. It returns the kind of the crossing, "" if
+// Notify was told of it. tightest says that the counter had too little left. Answers to calls at the same time come
+// in any order: one that was asked for before a level was reached does not end it. l.mu is held.
+func (l *Limits) noteLevel(c Counter, warnAt float64, used Used, tightest bool, asked time.Time) (kind string) {
+	was := l.levels[c.Key]
+	older := asked.Before(was.since)
+	is := level{near: c.reached(used, warnAt) || was.near && (older || c.reached(used, warnAt*0.9)), bucket: was.bucket, since: was.since}
+	// One call that is too large is refused while others fit: that lifts nothing.
+	was.spent = was.spent && (older || was.bucket >= c.Oldest && (is.near || !was.near))
+	is.spent = was.spent || c.Hard && tightest || !c.Hard && c.reached(used, 1)
+	switch {
+	case is.spent && !was.spent && c.Hard:
+		kind, is.bucket = "refused", c.Bucket
+	case is.spent && !was.spent:
+		kind, is.bucket = "over", c.Bucket
+	case is.near && !was.near:
+		kind = "near"
+	case !is.near && !is.spent:
+		delete(l.levels, c.Key)
+		return ""
+	}
+	if kind != "" {
+		is.since = time.Now()
+	}
+	if len(l.levels) >= maxAccounts {
+		clear(l.levels)
+	}
+	l.levels[c.Key] = is
+	return kind
 }
 
 // exceeded returns the error of limit i, of which so much is used: of calls, or of tokens.
