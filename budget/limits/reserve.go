@@ -70,30 +70,27 @@ type pendingOp struct {
 
 // takeOver takes over what the process before has left in the reserve file.
 func (l *Limits) takeOver() {
-	l.o.Reserves.mu.Lock()
-	left := l.o.Reserves.left
-	l.o.Reserves.left = nil
-	l.o.Reserves.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	backs := map[string]sums{}
-	for _, a := range left {
+	returned := map[string]sums{} // by operation
+	for _, a := range l.o.Reserves.takeLeft() {
 		l.holding[a.name] = a
 		l.scheduleFlush(0)
 		if a.pendingTake != "" {
 			l.outbox = append(l.outbox, pendingOp{a.pendingTake, Undo, a.undoChanges(), l.o.Now(), a})
 		}
-		if a.pendingReturn != "" && backs[a.pendingReturn] == nil {
-			backs[a.pendingReturn] = sums{}
+		if a.pendingReturn == "" {
+			continue
+		}
+		if returned[a.pendingReturn] == nil {
+			returned[a.pendingReturn] = sums{}
 			l.outbox = append(l.outbox, pendingOp{id: a.pendingReturn, how: Add, since: time.Unix(a.returnSince, 0)})
 		}
-		if a.pendingReturn != "" {
-			backs[a.pendingReturn].subtract(a, a.returnTokens, a.returnCalls)
-		}
+		returned[a.pendingReturn].subtract(a, a.returnTokens, a.returnCalls)
 	}
 	for i := range l.outbox {
 		if p := &l.outbox[i]; p.how == Add {
-			p.changes = backs[p.id].inOrder()
+			p.changes = returned[p.id].inOrder()
 		}
 	}
 }

@@ -102,6 +102,15 @@ func (d *ReserveFile) read(store string) error {
 	return err
 }
 
+// takeLeft returns what a process before has left, once.
+func (d *ReserveFile) takeLeft() []*account {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left := d.left
+	d.left = nil
+	return left
+}
+
 // readSlot returns the account in a slot, without counters if there is none.
 func readSlot(page []byte) *account {
 	a := &account{described: true}
