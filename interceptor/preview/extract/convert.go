@@ -73,7 +73,7 @@ func readInput(text string, most int) (input any, note string, err error) {
 	case len(text) > most:
 		return nil, "", wrong("jq", "the text is not JSON, and its %d bytes are too many to convert, the limit is %d: use grep, search or lines", len(text), most)
 	}
-	return nil, "", wrong("jq", "%v; nor is it YAML, XML or CSV", notJSON)
+	return nil, "", wrong("jq", "the text is not JSON (%v), nor is it YAML, XML or CSV: use grep, search or lines", notJSON)
 }
 
 // readResults reads the results that are texts, each like a text of its own, and says which it

@@ -64,6 +64,8 @@ func TestWhatJQReads(t *testing.T) {
 	} {
 		if got, err := programs.JQ(t.Context(), "me", tc.text, "."); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %.100q, %v; want %q", name, got, err, tc.want)
+		} else if tc.want != "" && (strings.Count(err.Error(), "jq") > 1 || !strings.Contains(err.Error(), "use grep, search or lines")) {
+			t.Errorf("%s: %v; want what to use", name, err)
 		}
 	}
 }

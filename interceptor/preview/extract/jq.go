@@ -285,23 +285,26 @@ func runJQ(program string, input any) (string, error) {
 	return outputs(), nil
 }
 
-// decode reads a text as JSON. Several values become one array. Large integers keep their digits.
+var errEmpty = wrong("jq", "the text is empty")
+
+// decode reads a text as JSON. Several values become one array. Large integers keep their digits. An error tells
+// what keeps the text from being JSON.
 func decode(text string) (any, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	var all []any
 	for {
 		if at := int(dec.InputOffset()); at > 0 && at < len(text) && !strings.ContainsRune(" \t\r\n{[", rune(text[at])) {
-			return nil, wrong("jq", "the text is not JSON (after %.20q)", text[max(0, at-20):at]) // such as a date
+			return nil, fmt.Errorf("after %.20q", text[max(0, at-20):at]) // such as a date
 		}
 		var v any
 		switch err := dec.Decode(&v); {
 		case err == nil:
 			all = append(all, v)
 		case !errors.Is(err, io.EOF):
-			return nil, wrong("jq", "the text is not JSON (%v)", err)
+			return nil, err
 		case len(all) == 0:
-			return nil, wrong("jq", "the text is empty")
+			return nil, errEmpty
 		case len(all) == 1:
 			return all[0], nil
 		default:
