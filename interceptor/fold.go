@@ -148,7 +148,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	if !parts.blocks() { // it is delivered in JSON
 		count = func(text string) int { return f.tokens.Counter.CountBytes(rawjson.Quote(text)) }
 	}
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle, Whole: f.whole(c, parts.text)}, min(f.p().PreviewTokens, room-kept), count)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle, Data: parts.structured != nil, Whole: f.whole(c, parts.text)}, min(f.p().PreviewTokens, room-kept), count)
 	if !ok {
 		return nil
 	}

@@ -16,10 +16,12 @@ const maxJSONDepth = 2000 // deeper JSON counts as plain text
 
 // readJSON reads a JSON text, one value after another, and JSON with other lines before and after it.
 func readJSON(f *findings) bool {
-	from, to, values := jsonPart(f.text)
+	from, to, values, cut := jsonPart(f.text)
 	if len(values) == 0 {
 		return false
 	}
+	ends := to - len(strings.TrimRight(f.text[:to], " \t\r\n"))
+	f.jq = !cut && len(f.text) <= maxJQ && (to == len(f.text) || strings.Contains(f.text[to-ends:to], "\n"))
 	f.kind = JSON
 	value := values[0]
 	if len(values) > 1 {
@@ -153,14 +155,14 @@ func (f *findings) besideItems(value []byte, path string) {
 	f.fact(8, sizes, nil)
 }
 
-// jsonPart finds the JSON in a text: all of it, or what begins a line and is most of the text.
-func jsonPart(text string) (from, to int, values [][]byte) {
+// jsonPart finds the JSON in a text: all of it, or what begins a line and is most of the text. cut tells that its end is missing.
+func jsonPart(text string) (from, to int, values [][]byte, cut bool) {
 	for tries := 0; tries < 8 && from < len(text); tries++ {
 		at := from
 		for at < len(text) && text[at] != '{' && text[at] != '[' {
 			end := strings.IndexByte(text[at:], '\n')
 			if end < 0 {
-				return 0, 0, nil
+				return 0, 0, nil, false
 			}
 			at += end + 1
 		}
@@ -173,15 +175,15 @@ func jsonPart(text string) (from, to int, values [][]byte) {
 			values = append(values, rawjson.Trim([]byte(text[to:to+n])))
 			to += n
 			if len(values) > 1000 && to-from <= 8*len(values) {
-				return 0, 0, nil // no items, such as {}{}{}
+				return 0, 0, nil, false // no items, such as {}{}{}
 			}
 		}
 		if len(values) > 0 && (to-from)*2 > len(text) && (len(values) == 1 || to-from > 8*len(values)) {
-			return from, to, values
+			return from, to, values, false
 		}
 		if values = nil; from < len(text) && (text[from] == '{' || text[from] == '[') {
 			if whole := mend(text[from:]); whole != nil && len(whole)*10 > len(text)*9 {
-				return from, len(text), [][]byte{whole}
+				return from, len(text), [][]byte{whole}, true
 			}
 		}
 		end := strings.IndexByte(text[from:], '\n')
@@ -190,7 +192,7 @@ func jsonPart(text string) (from, to int, values [][]byte) {
 		}
 		from += end + 1
 	}
-	return 0, 0, nil
+	return 0, 0, nil, false
 }
 
 // valueEnd returns the length of the object or array that a text starts with, and of the white space

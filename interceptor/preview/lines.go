@@ -509,6 +509,7 @@ func readTable(f *findings) bool {
 	if t.comma >= '|' { // a border
 		columns = strings.Trim(columns, string(t.comma)+" ")
 	}
+	f.jq = f.jqReadsCSV(t.at[0], t.to, t.comma)
 	f.table(e, len(cells(columns, t.comma)))
 	f.around(t.at[0], t.to)
 	return true
@@ -788,7 +789,7 @@ func readColumns(f *findings) bool {
 	if word, n := firstWords(f.sample).most(); len(f.sample) < 6 || n*10 > 6*len(f.sample) && strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") {
 		return false
 	}
-	for by, split := range []func(string) []string{
+	for by, split := range []func(string) []string{ // the first and the third are CSV
 		func(l string) []string { return strings.Split(l, "\t") }, func(l string) []string { return strings.Split(l, ":") },
 		func(l string) []string { return strings.Split(l, ",") }, strings.Fields,
 	} {
@@ -800,6 +801,7 @@ func readColumns(f *findings) bool {
 			continue // words of prose
 		}
 		f.kind = Table
+		f.jq = by%2 == 0 && f.jqReadsCSV(0, len(f.lines), rune("\t:,"[by]))
 		e := &entries{noun: "row"}
 		var below [][]string
 		for _, l := range f.sample[1:] {

@@ -371,8 +371,12 @@ func readYAML(f *findings) bool {
 	}
 	var children tally // of the keys of the upper levels, by path
 	top := 0           // the line of the top key
+	f.jq = len(f.text) <= maxYAML && (len(f.text) <= maxAmong || from == 0 && strings.TrimSpace(strings.Join(f.lines[to:], "")) == "")
+	keys := map[string]bool{} // by path; a mapping has each once
 	for l := range yamlLines(f.lines[:end], from) {
+		f.jq = f.jq && !l.broken
 		if l.document {
+			clear(keys)
 			if docs.begin(l.i); f.lines[l.i] != "---" {
 				o.put(0, l.i)
 			}
@@ -393,6 +397,9 @@ func readYAML(f *findings) bool {
 		if l.key == "" {
 			continue
 		}
+		path := strings.Join(append(l.path[:depth:depth], l.key), "\n")
+		f.jq = f.jq && !keys[path]
+		keys[path] = true
 		if depth < 3 {
 			children.add(strings.Join(l.path, "."), l.i)
 			switch depth {
@@ -451,6 +458,7 @@ func readYAML(f *findings) bool {
 type yamlLine struct {
 	i          int
 	document   bool
+	broken     bool     // by the rules of YAML
 	begins     bool     // an item that is in no other
 	lists      int      // the lists around it
 	list       int      // the number of keys in path that are around the outermost list
@@ -463,12 +471,19 @@ func yamlLines(lines []string, from int) iter.Seq[yamlLine] {
 	return func(yield func(yamlLine) bool) {
 		var indents []int // of path
 		var path []string
-		var items []int         // the indentation of what is in the open items
-		outer := 0              // the length of path around the first of them
+		var items []int // the indentation of what is in the open items
+		outer := 0      // the length of path around the first of them
+		plain := false
 		text, first := -1, true // the indentation around a value of several lines
 		for i, l := range lines[from:] {
 			t, at := strings.TrimSpace(l), indent(l)
-			if t == "" || t[0] == '#' || text >= 0 && at > text || first && t[0] == '%' {
+			if t == "" || t[0] == '#' || first && t[0] == '%' {
+				continue
+			}
+			if text >= 0 && at > text {
+				if plain && (strings.Contains(t, ": ") || t[len(t)-1] == ':') && !yield(yamlLine{i: from + i, broken: true}) {
+					return
+				}
 				continue
 			}
 			text = -1
@@ -501,6 +516,9 @@ func yamlLines(lines []string, from int) iter.Seq[yamlLine] {
 					line.value = t
 				}
 				line.value = yamlValue(line.value)
+				plain = line.value != "" && strings.IndexByte("\"'|>{[", line.value[0]) < 0
+				line.broken = line.key == "" && dash == at && strings.IndexByte("]}.?", t[0]) < 0 || strings.HasPrefix(l, "\t") ||
+					plain && (strings.IndexByte("%@`", line.value[0]) >= 0 || strings.Contains(line.value, ": ") || line.key != "" && strings.HasSuffix(line.value, ":"))
 				if line.value != "" && line.value[0] != '&' && line.value[0] != '!' {
 					text = dash
 				}
@@ -636,6 +654,7 @@ func readMarkup(f *findings) bool {
 		return false
 	}
 	f.kind = XML
+	f.jq = jqReadsXML(page)
 	var parts []string
 	for _, s := range elements.top() {
 		_, name, nested := strings.Cut(s.value, "/")

@@ -16,6 +16,7 @@ type findings struct {
 	lines  []string // see plainLines
 	sample []string // the lines that decide about the kind
 	kind   Kind
+	jq     bool     // jq can read the text, as far as the readers can tell
 	totals []string // for the first line
 	pieces []*piece
 	at     map[int]*piece // the pieces that are lines, by index

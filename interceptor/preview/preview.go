@@ -25,6 +25,7 @@ type Source struct {
 	Text   string // the result; bytes that are not UTF-8 are shown as U+FFFD
 	Tokens int    // the size of the whole result
 	Handle string // of the stored result, for branch_read
+	Data   bool   // jq reads other content of the result, whatever the text is
 	Whole  int    // the max_tokens of one branch_read that delivers all of it; 0 if none does
 }
 
@@ -91,8 +92,12 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	if s.Whole > 0 {
 		whole = fmt.Sprintf(`; all of it: "lines":"1-","max_tokens":%d`, s.Whole)
 	}
-	head := fmt.Sprintf("[Folded %s: %s tokens, %s. Read more: branch_read {\"handle\":\"%s\"} (lines, grep, jq, search)%s]",
-		f.kind, group(s.Tokens), strings.Join(f.totals, ", "), s.Handle, whole)
+	jq := ""
+	if s.Data || f.jq {
+		jq = "jq, "
+	}
+	head := fmt.Sprintf("[Folded %s: %s tokens, %s. Read more: branch_read {\"handle\":\"%s\"} (lines, grep, %ssearch)%s]",
+		f.kind, group(s.Tokens), strings.Join(f.totals, ", "), s.Handle, jq, whole)
 	// The counts of the parts can add up to less than the count of the whole. So the whole is
 	// counted, and in this rare case made again with less.
 	for room := budget; room > least; room -= max(room/8, 8) {

@@ -1,0 +1,62 @@
+package preview
+
+import (
+	"encoding/csv"
+	"encoding/xml"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Texts over these sizes are not converted for a jq program. See docs/results.md.
+const (
+	maxJQ      = 16 << 20
+	maxConvert = 4 << 20 // XML and CSV
+	maxYAML    = 1 << 20 // a larger one may take more memory than there is
+	maxAmong   = 256 << 10
+)
+
+// jqReadsCSV reports whether all rows of lines[from:to] have the same number of fields by the rules of CSV. The
+// lines around them must not have the delimiter.
+func (f *findings) jqReadsCSV(from, to int, comma rune) bool {
+	if len(f.text) > maxConvert || !strings.ContainsRune(",\t;|", comma) {
+		return false
+	}
+	around := slices.Concat(f.lines[:from], f.lines[to:])
+	if slices.ContainsFunc(around, func(l string) bool { return strings.TrimSpace(l) != "" }) {
+		other := 0
+		for _, l := range around {
+			if strings.ContainsRune(l, comma) {
+				return false
+			}
+			if l != "" {
+				other++
+			}
+		}
+		if len(f.text) > maxAmong || other > maxAround || strings.IndexAny(f.lines[from], ",;\t|") != strings.IndexRune(f.lines[from], comma) {
+			return false
+		}
+	}
+	r := csv.NewReader(strings.NewReader(strings.Join(f.lines[from:to], "\n")))
+	r.Comma, r.ReuseRecord = comma, true
+	for {
+		if _, err := r.Read(); err != nil {
+			return errors.Is(err, io.EOF)
+		}
+	}
+}
+
+// jqReadsXML reports whether a text is XML by its rules, which are stricter than those of HTML.
+func jqReadsXML(text string) bool {
+	if len(text) > maxConvert {
+		return false
+	}
+	d := xml.NewDecoder(strings.NewReader(text))
+	d.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil }
+	for {
+		if _, err := d.RawToken(); err != nil {
+			return errors.Is(err, io.EOF)
+		}
+	}
+}
