@@ -5,6 +5,7 @@ import (
 	"iter"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -58,15 +59,30 @@ func readDiff(f *findings) bool {
 
 // changedFile is a file of a diff.
 type changedFile struct {
-	name                 string
-	line, added, removed int
+	name                        string
+	line, added, removed, hunks int
 }
 
 // changedFiles returns the files of a diff, and the number of its hunks and of the lines outside it.
 func changedFiles(lines []string) (files []changedFile, hunks, outside int) {
 	in := false
+	before, after := 0, 0 // lines that the hunk still has
 	for i, l := range lines {
 		last := len(files) - 1
+		if before+after > 0 && in && (l == "" || strings.IndexByte(" +-\\", l[0]) >= 0) { // whatever it looks like
+			switch {
+			case l == "" || l[0] == ' ':
+				before, after = before-1, after-1
+			case l[0] == '+':
+				files[last].added++
+				after--
+			case l[0] == '-':
+				files[last].removed++
+				before--
+			}
+			continue
+		}
+		before, after = 0, 0
 		switch {
 		case strings.HasPrefix(l, "diff --git "):
 			name := l[len("diff --git "):]
@@ -74,11 +90,15 @@ func changedFiles(lines []string) (files []changedFile, hunks, outside int) {
 				name = after
 			}
 			files, in = append(files, changedFile{name: name, line: i}), true
-		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(lines[i-1], "--- ") && (!in || files[last].added+files[last].removed > 0):
+		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(lines[i-1], "--- ") && (!in || files[last].hunks > 0):
 			name, _, _ := strings.Cut(strings.TrimPrefix(l[4:], "b/"), "\t")
 			files, in = append(files, changedFile{name: name, line: i - 1}), true
 		case strings.HasPrefix(l, "@@ "):
 			hunks++
+			if in {
+				files[last].hunks++
+			}
+			before, after = hunkSize(l)
 		case !in || l != "" && !startsWith(l, diffStarts):
 			in = in && l != "" && l[0] != '['
 			outside++
@@ -90,6 +110,24 @@ func changedFiles(lines []string) (files []changedFile, hunks, outside int) {
 	}
 	return files, hunks, outside
 }
+
+// hunkSize returns how many lines a hunk has of the file before and after the change, as in "@@ -1,2 +3 @@".
+func hunkSize(l string) (before, after int) {
+	m := hunk.FindStringSubmatch(l)
+	if m == nil {
+		return 0, 0
+	}
+	size := func(s string) int {
+		if s == "" {
+			return 1
+		}
+		n, _ := strconv.Atoi(s)
+		return n
+	}
+	return size(m[1]), size(m[2])
+}
+
+var hunk = regexp.MustCompile(`^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@`)
 
 var diffStarts = []string{" ", "+", "-", "@@", `\`, "index ", "new file", "deleted file", "old mode", "new mode", "similarity ", "rename ", "copy ", "Binary files", "diff ", "GIT binary"}
 
@@ -165,6 +203,9 @@ func verdict(l string) (result, name string) {
 		return "", ""
 	}
 	if m := verdictFirstOf(l); m != nil {
+		if m[1] > "z" && strings.HasSuffix(m[2], ":") {
+			return "", "" // a heading
+		}
 		name, _, _ = strings.Cut(m[2], " - ")
 		return results[m[1]], name
 	}
@@ -214,7 +255,7 @@ func readTests(f *findings) bool {
 	}
 	f.kind = Tests
 	named := map[string]string{}
-	number := map[string]int{}
+	number, suites := map[string]int{}, map[string]int{} // of tests, and of files with tests
 	var messages tally
 	summaries, fails, last, lastMessage := []int{}, 0, -1, -1
 	for i, l := range f.lines {
@@ -227,9 +268,12 @@ func readTests(f *findings) bool {
 		if strings.HasPrefix(l, "ok  \t") || strings.HasPrefix(l, "FAIL\t") {
 			clear(named) // the end of a Go package: the next one may have tests of the same names
 		}
-		if result != "" && len(named) < maxTally {
-			name, _, _ = strings.Cut(name, " (")
-			if named[name] != result {
+		if m := suiteOf.FindStringSubmatch(l); m != nil {
+			suites[results[m[1]]]++
+		} else if result != "" {
+			name = took.ReplaceAllString(name, "")
+			// Failures and results in words are often told again. The names of others are those in a suite.
+			if t := strings.TrimSpace(l); named[name] != result || startsWith(t, tapStarts) || result != "fail" && strings.ContainsAny(t, "✓✔√○↓") {
 				named[name] = result
 				number[result]++
 			}
@@ -268,6 +312,9 @@ func readTests(f *findings) bool {
 	for rank, s := range messages.top()[:min(len(messages.n), 30)] {
 		f.line(s.first, s.note(), wide, 8/(1+float64(rank)/4))
 	}
+	if len(number) == 0 {
+		number = suites
+	}
 	var totals []string
 	for _, r := range []string{"fail", "pass", "skip"} {
 		if number[r] > 0 {
@@ -278,6 +325,12 @@ func readTests(f *findings) bool {
 	f.ends(0.3)
 	return true
 }
+
+var (
+	took      = regexp.MustCompile(` \(\d[\d.]* ?[mµn]?s\)$`)
+	tapStarts = []string{"ok ", "not ok "}
+	suiteOf   = regexp.MustCompile(`^ *(PASS|FAIL) +\S+\.[cm]?[jt]sx?(?: \([\d.]+ ?m?s\))?$`)
+)
 
 var frame = regexp.MustCompile(`^(?:at |\.\.\. |#\d+ |goroutine |File ".*(?:site-packages|lib/python))|node_modules|node:internal|^[-=_ ]+$`)
 

@@ -1,0 +1,74 @@
+package preview_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/interceptor/preview"
+)
+
+// said returns the preview of a text on one line of totals and in lines.
+func said(text string, budget int) string {
+	p, _ := preview.Make(preview.Source{Text: text, Tokens: 1e6, Handle: handle}, budget, quarter)
+	return strings.Replace(p.Text, ". Read more", "]", 1)
+}
+
+// The added and removed lines of a diff are those of its hunks, also if they look like its heads.
+func TestLinesOfADiff(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 9))
+	for _, git := range []bool{true, false} {
+		for range 50 {
+			var b strings.Builder
+			files, hunks, added, removed := 1+r.IntN(9), 0, 0, 0
+			for f := range files {
+				if git {
+					fmt.Fprintf(&b, "diff --git a/d/f%d.sql b/d/f%d.sql\nindex 1..2 100644\n", f, f)
+				}
+				fmt.Fprintf(&b, "--- a/d/f%d.sql\n+++ b/d/f%d.sql\n", f, f)
+				for range 1 + r.IntN(3) {
+					hunks++
+					var lines []string
+					before, after := 0, 0
+					for range 3 + r.IntN(9) {
+						line := []string{"SELECT 1;", "-- a comment", "++ i", "", "@@ x", "--- y", "diff --git a/x b/x"}[r.IntN(7)]
+						switch r.IntN(3) {
+						case 0:
+							lines, before, after = append(lines, " "+line), before+1, after+1
+						case 1:
+							lines, after, added = append(lines, "+"+line), after+1, added+1
+						case 2:
+							lines, before, removed = append(lines, "-"+line), before+1, removed+1
+						}
+					}
+					fmt.Fprintf(&b, "@@ -1,%d +1,%d @@ f\n%s\n", before, after, strings.Join(lines, "\n"))
+				}
+			}
+			want := fmt.Sprintf("changed file, +%d -%d, %d hunk", added, removed, hunks)
+			if files > 1 {
+				want = fmt.Sprintf("%d changed files, +%d -%d, %d hunk", files, added, removed, hunks)
+			}
+			if got := said(b.String(), 400); !strings.Contains(got, want) {
+				t.Fatalf("git %v: want %s in\n%s\nof\n%s", git, want, got, b.String())
+			}
+		}
+	}
+}
+
+// Results of tests count once for each test, also if tests of several suites have the same name.
+func TestResultsOfTests(t *testing.T) {
+	for name, k := range map[string]struct{ text, says string }{
+		"unittest": {"test_a (m.A.test_a) ... ok\ntest_a (m.B.test_a) ... ok\ntest_b (m.B.test_b) ... FAIL\n\nFAIL: test_b (m.B.test_b)\n----\nRan 3 tests in 0.1s\n\nFAILED (failures=1)\n", "1 fail 2 pass"},
+		"spec":     {"▶ first\n  ✔ works (1.2ms)\n  ✔ ends (0.1ms)\n▶ second\n  ✔ works (0.4ms)\n  ✖ fails (0.4ms)\nℹ tests 4\nℹ pass 3\n✖ failing tests:\n✖ fails (0.4ms)\n", "1 fail 3 pass"},
+		"jest":     {"PASS a.test.js\n  a\n    ✓ works (5 ms)\n    ✓ ends\n  b\n    ✓ works (2 ms)\nTests:       3 passed, 3 total\n", "3 pass"},
+		"TAP":      {"TAP version 13\n# Subtest: a\n    ok 1 - works\n    ok 2 - ends\nok 1 - a\n# Subtest: b\n    ok 1 - works\n    not ok 2 - ends\nnot ok 2 - b\n# tests 4\n", "2 fail 4 pass"},
+		"go":       {"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n--- FAIL: TestB (0.10s)\n--- FAIL: TestB (0.10s)\nFAIL\nFAIL\tx\t0.1s\n", "1 fail 1 pass"},
+		"pytest":   {"a_test.py::test_x PASSED [ 50%]\nb_test.py::test_x PASSED [100%]\n===== 2 passed in 0.1s =====\n", "2 pass"},
+		"cargo":    {"running 2 tests\ntest a::works ... ok\ntest b::works ... ok\n\ntest result: ok. 2 passed; 0 failed\n", "2 pass"},
+	} {
+		if got := said(k.text, 400); !strings.Contains(got, "results in lines: "+k.says+"]") {
+			t.Errorf("%s: want %s in\n%s", name, k.says, got)
+		}
+	}
+}
