@@ -41,12 +41,15 @@ type column struct {
 	from, to   string
 	when       timeSpan
 
-	numbers int
-	sum     float64
-	rising  bool // each number is larger than the one before
-	scaled  bool // numbers have units of different size
-	low     extreme
-	tops    []extreme // the largest two
+	numbers  int
+	odd      bool // a value begins as a number and is none that can be compared with the others
+	sum      float64
+	decimals int    // of the number that has most
+	unit     string // of the first number
+	scaled   bool   // not all have this unit, or it is a large one
+	rising   bool   // each number is larger than the one before
+	low      extreme
+	tops     []extreme // the largest two
 }
 
 // extreme is the least or a large number of a column.
@@ -54,6 +57,15 @@ type extreme struct {
 	number float64
 	value  string // as written
 	at     int    // its entry
+}
+
+// less compares integers of many digits exactly.
+func (x extreme) less(y extreme) bool {
+	if x.number != y.number || max(len(x.value), len(y.value)) < 16 || strings.Trim(x.value+y.value, "0123456789") != "" {
+		return x.number < y.number
+	}
+	a, b := strings.TrimLeft(x.value, "0"), strings.TrimLeft(y.value, "0")
+	return cmp.Or(len(a)-len(b), strings.Compare(a, b)) < 0
 }
 
 func (e *entries) begin(line int) {
@@ -73,10 +85,7 @@ func (e *entries) alike() bool {
 	return len(e.lines) >= 4 && len(e.cols) > 0 && rows*4 >= len(e.lines)*len(e.cols)*3
 }
 
-const (
-	maxColumns = 60
-	maxValue   = 200 // bytes of a value that are compared
-)
+const maxColumns = 60
 
 // set gives the last entry a field. The first value of a field counts, or if an entry may have many, all of them.
 func (e *entries) set(name, value string) {
@@ -118,7 +127,7 @@ func (c *column) add(at int, value string) {
 		c.from = value
 	}
 	c.long += len(value)
-	c.tally.add(value[:min(len(value), maxValue)], at)
+	c.tally.add(value, at)
 	switch keeps := c.id || c.numbers*2 <= c.rows && len(c.tally.n)*6 >= min(c.rows, 600); {
 	case c.rows > 1 && c.values == nil:
 	case !keeps:
@@ -129,52 +138,82 @@ func (c *column) add(at int, value string) {
 		}
 		c.values = append(c.values, value)
 	}
-	if n, scaled, ok := number(value); ok {
-		c.scaled = c.scaled || scaled
-		c.addNumber(n, value, at)
-	} else if isTime(value) {
+	n, unit, ok := number(value)
+	if isTime(value) {
 		c.when.add(value)
+	}
+	switch {
+	case ok:
+		c.addNumber(n, unit, value, at)
+	case isDigit(value[0]) || len(value) > 1 && strings.IndexByte("-+.", value[0]) >= 0 && isDigit(value[1]):
+		c.odd = true
 	}
 }
 
 // addFurther gives entry at one more value, if it does not have it.
 func (c *column) addFurther(at int, value string) {
-	value = value[:min(len(value), maxValue)]
 	if s := c.tally.n[value]; s == nil || s.last != at {
 		c.tally.add(value, at)
 		c.further++
 	}
 }
 
-func (c *column) addNumber(n float64, value string, at int) {
-	if c.numbers++; c.numbers == 1 || n < c.low.number {
-		c.low = extreme{n, value, at}
+func (c *column) addNumber(n float64, unit, value string, at int) {
+	first, this, x := units[c.unit], units[unit], extreme{n * units[unit].factor, value, at}
+	// 4.0K is rounded, so it is no part of a sum.
+	c.scaled = c.scaled || c.sum != 0 && n != 0 && unit != c.unit || len(unit) == 1 && this.factor > 1
+	switch c.numbers++; {
+	case c.numbers == 1 || first.of == "":
+		c.unit = unit
+	case this.of != "" && this.of != first.of:
+		c.odd = true
 	}
-	if c.numbers == 1 || n > c.tops[0].number {
-		c.tops = slices.Insert(c.tops, 0, extreme{n, value, at})
+	if c.numbers == 1 || x.less(c.low) {
+		c.low = x
+	}
+	if c.numbers == 1 || c.tops[0].less(x) {
+		c.tops = slices.Insert(c.tops, 0, x)
 	} else {
 		c.rising = false
-		if len(c.tops) == 1 || n > c.tops[1].number {
-			c.tops = slices.Insert(c.tops, 1, extreme{n, value, at})
+		if len(c.tops) == 1 || c.tops[1].less(x) {
+			c.tops = slices.Insert(c.tops, 1, x)
 		}
 	}
 	c.tops = c.tops[:min(2, len(c.tops))]
 	c.sum += n
+	if i := strings.LastIndexByte(value, '.'); i >= 0 {
+		c.decimals = max(c.decimals, len(value)-i-1-len(unit))
+	}
+	if strings.ContainsAny(value, "eE") {
+		c.decimals = math.MaxInt16 // a sum could lose what is small
+	}
 }
 
-// units are the factors of what stands behind a number.
-var units = map[string]float64{"": 1, "%": 1, "s": 1, "ms": 1, " kB": 1, "kB": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+// units are the factors of what stands behind a number, and what they are of.
+var units = map[string]struct {
+	of     string
+	factor float64
+}{
+	"": {"", 1}, "%": {"%", 1}, "s": {"s", 1}, "ms": {"s", 1e-3}, " kB": {"B", 1 << 10}, "kB": {"B", 1 << 10}, "B": {"B", 1},
+	"K": {"B", 1 << 10}, "M": {"B", 1 << 20}, "G": {"B", 1 << 30}, "T": {"B", 1 << 40},
+}
 
-// number reads a number with an optional unit.
-func number(v string) (n float64, scaled, ok bool) {
+// number reads a number with an optional unit. It may have commas between thousands.
+func number(v string) (n float64, unit string, ok bool) {
 	if len(v) > 24 || v[0] != '-' && v[0] != '.' && !isDigit(v[0]) {
-		return 0, false, false
+		return 0, "", false
 	}
 	bare := strings.TrimRight(v, "%msBkKMGT ")
-	factor, ok := units[v[len(bare):]]
+	unit = v[len(bare):]
+	if strings.IndexByte(bare, ',') > 0 && grouped.MatchString(bare) {
+		bare = strings.ReplaceAll(bare, ",", "")
+	}
+	_, ok = units[unit]
 	n, err := strconv.ParseFloat(bare, 64)
-	return n * factor, factor > 1, ok && err == nil && n == n
+	return n, unit, ok && err == nil && n-n == 0
 }
+
+var grouped = regexp.MustCompile(`^-?\d{1,3}(?:,\d{3})+(?:\.\d+)?$`)
 
 // isTime reports whether a value has a date or a time of day.
 func isTime(v string) bool {
@@ -228,7 +267,7 @@ func (e *entries) tell(f *findings) {
 			always = append(always, head+" "+clip(c.from, 60))
 		case c.when.times*20 >= c.rows*19 && e.tellTimes(f, c, head, scale, !timed):
 			timed = true
-		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
+		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && !c.odd && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
 			e.tellNumbers(f, c, head, scale)
 			scale *= 0.95
 		default:
@@ -291,12 +330,12 @@ func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64
 			e.show(t.at, " (max "+clip(c.name, 20)+")", 16*scale)
 		case i == 0:
 			text += " (" + name + ")"
-		case name != "" && t.number < c.tops[0].number && c.tops[0].number*5 >= c.sum*2: // that may be a sum
+		case name != "" && t.number < c.tops[0].number && c.tops[0].number*5 >= c.sum*units[c.unit].factor*2: // that may be a sum
 			text += fmt.Sprintf(" then %s (%s)", t.value, name)
 		}
 	}
-	if !c.scaled {
-		text += " sum " + strings.TrimSuffix(strconv.FormatFloat(c.sum, 'f', 1, 64), ".0")
+	if !c.scaled && math.Abs(c.sum)*math.Pow10(c.decimals) < 1<<53 {
+		text += " sum " + strconv.FormatFloat(c.sum, 'f', c.decimals, 64)
 	}
 	parts := []string{text}
 	if _, most := c.tally.most(); n >= 20 && most*8 > n { // some values are frequent
