@@ -361,12 +361,16 @@ func (e *entries) tellValues(f *findings, c *column, head string, scale float64)
 	switch repeats := values <= fewValues || values*10 <= (c.rows+c.further)*7; {
 	case c.name == e.lead:
 		for i, s := range top[:min(len(top), 40)] {
-			e.show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
+			note := s.note()
+			if s.n > 1 && c.name != "path" && c.name != "message" { // other fields of the entry may differ
+				note = fmt.Sprintf(" (%s ×%d)", clip(c.name, 20), s.n)
+			}
+			e.show(s.first, note, scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
 		}
 		if c.long/c.rows > 40 || c.name == "message" {
 			return false
 		}
-	case !repeats || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
+	case !repeats || values >= maxTally || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
 		return false
 	}
 	rare := 0
@@ -483,7 +487,7 @@ func (c *column) paths(f *findings) {
 			})
 		}
 	}
-	if c.rows+c.further > len(names) && f.kind != Listing { // a listing has a row for each
+	if c.rows+c.further > len(names) && f.kind != Listing && len(names) < maxTally { // a listing has a row for each
 		f.totals = append(f.totals, "in "+plural(len(names), "file"))
 	}
 }

@@ -907,12 +907,23 @@ func aligned(lines []string) (header int, split func(string) []string) {
 		if len(parts) == 1 {
 			continue
 		}
-		if share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) }) > 0.6 {
-			return at, func(l string) []string { return gap.Split(strings.TrimSpace(l), -1) }
+		whole := share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) })
+		if whole > 0.6 || whole > 0.2 && share(below, func(l string) bool { _, ok := placed(lines[at], l, part); return ok }) > 0.9 {
+			return at, func(l string) []string {
+				if v := gap.Split(strings.TrimSpace(l), -1); len(v) == len(parts) {
+					return v
+				}
+				v, _ := placed(lines[at], l, part)
+				return v
+			}
 		}
 		if share(below, func(l string) bool { return len(strings.Fields(l)) >= len(names)-1 }) > 0.8 && len(below) >= 3 {
 			return at, func(l string) []string {
 				v := strings.Fields(l)
+				if len(v) < len(names) {
+					v, _ = placed(lines[at], l, word)
+					return v
+				}
 				if len(v) > len(names) {
 					v = append(v[:len(names)-1:len(names)-1], strings.Join(v[len(names)-1:], " "))
 				}
@@ -921,6 +932,36 @@ func aligned(lines []string) (header int, split func(string) []string) {
 		}
 	}
 	return 0, nil
+}
+
+// part and word match the fields of aligned lines.
+var part, word = regexp.MustCompile(`[^\s]+(?: [^\s]+)*`), regexp.MustCompile(`\S+`)
+
+// placed returns the fields of a line that lacks some. Each has the name that begins or ends where it does; what
+// stands behind the last name belongs to it. If a field has no name, ok is false, and only the first one is returned.
+// A line with one field is no row.
+func placed(header, l string, field *regexp.Regexp) (v []string, ok bool) {
+	column := func(l string, i int) int { return utf8.RuneCountInString(l[:i]) }
+	names, fields := field.FindAllStringIndex(header, -1), field.FindAllStringIndex(l, -1)
+	if len(fields) < 2 {
+		return nil, false
+	}
+	v = make([]string, len(names))
+	for _, f := range fields {
+		at := slices.IndexFunc(names, func(n []int) bool {
+			return column(header, n[0]) == column(l, f[0]) || column(header, n[1]) == column(l, f[1])
+		})
+		if last := len(names) - 1; at < 0 && column(l, f[0]) >= column(header, names[last][0]) {
+			at = last
+		}
+		if at < 0 {
+			clear(v)
+			v[0] = l[fields[0][0]:fields[0][1]]
+			return v, false
+		}
+		v[at] = strings.TrimSpace(v[at] + " " + l[f[0]:f[1]])
+	}
+	return v, true
 }
 
 // columnsUnder returns what splits a line into the columns that a ruler such as "---- ------" has. It returns

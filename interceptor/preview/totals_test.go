@@ -72,3 +72,35 @@ func TestResultsOfTests(t *testing.T) {
 		}
 	}
 }
+
+// A line that lacks a field in the middle has the others under their names.
+func TestAlignedLinesWithGaps(t *testing.T) {
+	var ports, right strings.Builder
+	for i := range 60 {
+		port, size := []string{"80/tcp", ""}[i%2], []string{"", fmt.Sprint(i)}[i/3%2]
+		fmt.Fprintf(&ports, "%-10s   %-10s   %-12s   %-6s   %s\n", fmt.Sprintf("id%d", i), "img", fmt.Sprintf("Up %d hours", i%3), port, fmt.Sprintf("name%d", i))
+		fmt.Fprintf(&right, "%-8s %6s %6d %6d\n", fmt.Sprintf("n%d", i), size, i, 100+i)
+	}
+	for text, says := range map[string][]string{
+		"CONTAINER    IMAGE        STATUS         PORTS    NAMES\n" + ports.String(): {"60 rows", "PORTS (in 30): 80/tcp ×30", "all 60 have IMAGE img"},
+		"NAME       SIZE   USED   FREE\n" + right.String():                           {"60 rows", "FREE: min 100 max 159", "USED: min 0 max 59", "SIZE (in 30): min 3 max 59"},
+	} {
+		got := said(text, 500)
+		for _, s := range says {
+			if !strings.Contains(got, s) {
+				t.Errorf("without %s:\n%s", s, got)
+			}
+		}
+	}
+}
+
+// The number before an entry of several fields is that of the field it names.
+func TestTheNumberOfAnEntryNamesItsField(t *testing.T) {
+	var b strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&b, "goroutine %d [%s]:\nmain.f%d(0x1)\n\t/a/b.go:1 +0x1\n\n", i, []string{"select", "running", "IO wait"}[i%3], i%2)
+	}
+	if got := said(b.String(), 400); !strings.Contains(got, "1: (frame ×20) select main.f0\n") {
+		t.Error(got)
+	}
+}
