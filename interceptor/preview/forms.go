@@ -90,7 +90,7 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Lock, noun: "package", share: 0.8, least: 4, entry: `^(?P<package>[\w.-]+)(?:\[.*\])?==(?P<version>[^\s;\\]+)`, more: `^ +(?:--hash|#)|^#`},
 		{kind: Binary, noun: "row", share: 0.9, least: 4, entry: `^(?:[0-9a-f]{6,16}:? +[0-9a-f]{2}[0-9a-f ]|[A-Za-z0-9+/]{60,80}={0,2}$)`},
 		{kind: Table, noun: "symbol", share: 0.8, least: 4, entry: `^ *(?:[0-9a-f]{4,16})? +(?:(?P<size>\d+) +)?(?P<type>[A-Za-z?]) (?P<symbol>\S.*)$`},
-		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>\S*[^\s\d.,-]\S*(?: \S+){0,3})$`},
+		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>(?:\.\.?|\S*[^\s\d.,-]\S*)(?: \S+){0,3})$`},
 		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"range", "mapping", "Size"},
 			entry: `^(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
 	}

@@ -569,8 +569,19 @@ func readConfig(f *findings) bool {
 	}
 	f.kind = Config
 	o := &outline{entries: entries{noun: "key"}}
-	heads := 0
+	heads, quotes := 0, ""
 	for i, l := range f.lines {
+		if quotes != "" { // in a text of several lines
+			if strings.Contains(l, quotes) {
+				quotes = ""
+			}
+			continue
+		}
+		for _, q := range []string{`"""`, "'''"} {
+			if strings.Count(l, q) == 1 {
+				quotes = q
+			}
+		}
 		if section.MatchString(l) {
 			heads++
 			o.around, o.value = "section", strings.Trim(l, "[] ")
@@ -689,7 +700,7 @@ func readMarkup(f *findings) bool {
 }
 
 // parseXML counts the elements of an XML text by their paths. items are all elements with the path of the first
-// one that repeats, with their attributes and children; their noun is "" if none repeats. ok is false if
+// one that repeats, or of those around it, with their attributes and children; their noun is "" if none repeats. ok is false if
 // the text is not XML, or nested too deeply. line is the index of the text's first line.
 func parseXML(text string, line int) (elements tally, items *xmlItems, ok bool) {
 	items = &xmlItems{}
@@ -705,6 +716,13 @@ func parseXML(text string, line int) (elements tally, items *xmlItems, ok bool) 
 	}
 	if again == "" {
 		return elements, items, true
+	}
+	for { // an item may have several of the first ones, such as the categories of an RSS feed
+		around := again[:max(strings.LastIndexByte(again, '/'), 0)]
+		if n := elements.count(around); !strings.Contains(around, "/") || n < 2 || n*3 < elements.count(again) {
+			break
+		}
+		again = around
 	}
 	items.noun = again[strings.LastIndexByte(again, '/')+1:]
 	walkXML(text, line, func(e xmlToken) {

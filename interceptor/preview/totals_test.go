@@ -104,3 +104,23 @@ func TestTheNumberOfAnEntryNamesItsField(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// What looks like an entry within another is none.
+func TestEntriesWithinOthers(t *testing.T) {
+	var rss, toml, du strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&rss, "<item><id>%d</id><tag>a</tag><tag>b</tag></item>\n", i)
+		fmt.Fprintf(&toml, "[s%d]\na = 1\nb = [\n  1,\n]\nc = \"\"\"\nx = 1\n[y]\n\"\"\"\n", i)
+		fmt.Fprintf(&du, "%dK\t./d%d\n", 4*(i+1), i)
+	}
+	for says, text := range map[string]string{
+		"40 items]":             "<rss><channel>\n" + rss.String() + "</channel></rss>\n",
+		"40 sections, 120 keys": toml.String(),
+		"min 4K max 2.1M":       du.String() + "2.1M\t.\n",
+		"41 rows]":              du.String() + "2.1M\t.\n",
+	} {
+		if got := said(text, 400); !strings.Contains(got, says) {
+			t.Errorf("without %s:\n%s", says, got)
+		}
+	}
+}
