@@ -350,7 +350,7 @@ func readLog(f *findings) bool {
 		}
 		e.begin(i)
 		e.set("time", at)
-		if levelOf[i] = levelIn(l[:min(len(l), 120)]); levelOf[i] != "" {
+		if levelOf[i] = levelIn(l[:min(len(l), 120)], len(l)-len(rest)); levelOf[i] != "" {
 			e.set("level", levelOf[i])
 		} else if m := program.FindStringSubmatch(rest[:min(len(rest), 120)]); m != nil {
 			e.set("program", m[1])
@@ -403,14 +403,20 @@ var (
 	months    = []string{"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"}
 )
 
-// levelIn returns the first word that is a level of a log, in upper case.
-func levelIn(l string) string {
+// levelIn returns the first word that is a level of a log, in upper case. In lower case it is one at the start of
+// what follows the time, which begins at rest, and behind a sign such as in level=error or [error]. Else it is a
+// word of the message.
+func levelIn(l string, rest int) string {
 	for start := 0; start < len(l); {
 		end := start
 		for end < len(l) && (l[end] >= 'A' && l[end] <= 'Z' || l[end] >= 'a' && l[end] <= 'z') {
 			end++
 		}
 		if w := l[start:end]; len(w) >= 3 && len(w) <= 8 && (w == strings.ToUpper(w) || w == strings.ToLower(w)) {
+			if low := w != strings.ToUpper(w); low && start > rest && strings.IndexByte(`=["'<(`, l[start-1]) < 0 {
+				start = end + 1
+				continue
+			}
 			if w = strings.ToUpper(w); levelWords[w] && (end == len(l) || l[end] != '-' && l[end] != '/') {
 				return w
 			}

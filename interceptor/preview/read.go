@@ -11,12 +11,14 @@ import (
 // read finds the kind of a text and what can be told about it. The readers are tried in the order of
 // their certainty. One that does not know the text changes nothing and returns false.
 func read(text string) *findings {
+	text, marked := strings.CutPrefix(text, "\uFEFF")
 	lines := plainLines(text)
 	f := &findings{text: text, lines: lines, sample: sample(lines), kind: Plain, totals: []string{plural(len(lines), "line")}, at: map[int]*piece{}}
 	for _, knows := range []func(*findings) bool{
 		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readManual, readMarkdown, readCode, readColumns,
 	} {
 		if knows(f) {
+			f.jq = f.jq && (!marked || f.kind == XML || f.kind == Table) // of JSON a byte order mark is no part
 			return f
 		}
 	}

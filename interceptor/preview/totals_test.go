@@ -124,3 +124,27 @@ func TestEntriesWithinOthers(t *testing.T) {
 		}
 	}
 }
+
+// A word of a message is no level.
+func TestLevelsOfLogs(t *testing.T) {
+	for form, says := range map[string]string{
+		"2026-11-20T09:00:%02dZ INFO the error of %d\n":                     "level INFO",
+		"2026-11-20T09:00:%02dZ error: disk %d\n":                           "level ERROR",
+		"2026-11-20 09:00:%02d [main] [warn] disk %d\n":                     "level WARN",
+		"time=\"2026-11-20T09:00:%02dZ\" level=debug msg=\"an error %d\"\n": "level DEBUG",
+		"2026-11-20T09:00:%02dZ disk %d has an error\n":                     "",
+		"2026-11-20T09:00:%02dZ saved the notice %d of info\n":              "",
+	} {
+		text := ""
+		for i := range 40 {
+			text += fmt.Sprintf(form, i, i)
+		}
+		got := said(text, 400)
+		if says == "" && strings.Contains(got, "level") || !strings.Contains(got, says) {
+			t.Errorf("%q without %q:\n%s", form, says, got)
+		}
+	}
+	if got := said("\uFEFFid,name\n"+strings.Repeat("7,a\n8,b\n", 20), 400); !strings.Contains(got, "\nid: 7") {
+		t.Error(got)
+	}
+}
