@@ -81,7 +81,7 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Matches, noun: "match", share: 0.8, least: 3, lead: "path",
 			entry: `^(?P<path>[^\s:"'{}()]*[./\\][^\s:"'{}()]*)[:-]\d+[:-](?:[^ ]|  |\t| \S+[^:]*$|$)`, more: `^--$`},
 		{kind: Matches, noun: "match", share: 0.95, least: 3, lead: "path", entry: `^\d+[:-](?:\D|$)`, more: `^(?:\w+:)?(?P<in_path>[^\s:][^:]*[./\\][^\s:]*)$`},
-		{kind: Lock, noun: "module", share: 0.9, least: 4, entry: `^(?P<module>[\w.~/-]+) (?P<version>v\S+?)(?:/go.mod)? h1:\S+=$`},
+		{kind: Lock, noun: "checksum", share: 0.9, least: 4, entry: `^(?P<module>[\w.~/-]+) (?P<version>v\S+?)(?:/go.mod)? h1:\S+=$`},
 		{kind: Lock, noun: "package", share: 0.5, least: 3, brief: []string{"package", "version"},
 			entry: `^\[\[packages?\]\]$`, more: `^(?:name = "(?P<package>[^"]+)"|version = "(?P<version>[^"]+)"|source = "(?P<source>[^"#?]+)|[\w.-]+ = |\s|\])`},
 		{kind: Lock, noun: "package", share: 0.7, least: 3, brief: []string{"package", "version"},

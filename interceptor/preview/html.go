@@ -14,7 +14,7 @@ var htmlSigns = []string{"<!doctype html", "<html", "<head>", "<body", "<div", "
 // not of the page, so there are none.
 func readHTML(f *findings, page string) bool {
 	f.kind = HTML
-	lines := htmlText(page)
+	lines, links := htmlText(page)
 	f.totals = append(f.totals, plural(len(lines), "line")+" of text, tags left out")
 	heads := 0
 	for i, l := range lines {
@@ -26,14 +26,13 @@ func readHTML(f *findings, page string) bool {
 			f.own(i, clip(l, wide), max(lineWorth/(1+float64(i)/8), 5/(1+float64(len(lines)-i)/4)))
 		}
 	}
-	f.totals = append(f.totals, plural(heads, "heading"), plural(strings.Count(strings.ToLower(page), "<a "), "link"))
+	f.totals = append(f.totals, plural(heads, "heading"), plural(links, "link"))
 	return true
 }
 
-// htmlText returns the lines of the text of a page, with # before headings.
-func htmlText(page string) []string {
+// htmlText returns the lines of the text of a page, with # before headings, and the number of its links.
+func htmlText(page string) (lines []string, links int) {
 	z := html.NewTokenizer(strings.NewReader(page))
-	var lines []string
 	var line strings.Builder
 	flush := func() {
 		if t := strings.Join(strings.Fields(line.String()), " "); strings.Trim(t, "#•| ") != "" {
@@ -63,6 +62,8 @@ func htmlText(page string) []string {
 			skip = cmp.Or(skip, name)
 		case len(name) == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6':
 			line.WriteString(strings.Repeat("#", int(name[1]-'0')) + " ")
+		case name == "a" && token != html.EndTagToken:
+			links++
 		case name == "li":
 			line.WriteString("• ")
 		case name == "td" || name == "th":
@@ -70,7 +71,7 @@ func htmlText(page string) []string {
 		}
 	}
 	flush()
-	return lines
+	return lines, links
 }
 
 // blocks are elements that begin a line of their own.

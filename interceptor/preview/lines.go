@@ -262,7 +262,7 @@ func readTests(f *findings) bool {
 		result, name := verdict(l)
 		if result == "" && strings.Contains(l, ") ") { // mocha's
 			if m := verdictFirstOf(l); m != nil && number["pass"] > 0 {
-				result, name = "fail", m[2]
+				result, name = "fail", m[1] // what follows is the test here, and its suite where the failure is told
 			}
 		}
 		if strings.HasPrefix(l, "ok  \t") || strings.HasPrefix(l, "FAIL\t") {

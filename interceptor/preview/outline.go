@@ -322,7 +322,7 @@ func key(l string) (name, value string, ok bool) {
 	if i <= 0 || i > 80 {
 		return "", "", false
 	}
-	name = strings.Trim(l[:i], `"' `)
+	name = strings.Trim(l[:i], "\"' \t")
 	return name, strings.TrimSpace(l[i+1:]), name != "" && !strings.ContainsAny(name, "{}[]=;,") && strings.Count(name, " ") < 4
 }
 

@@ -63,6 +63,7 @@ func TestResultsOfTests(t *testing.T) {
 		"spec":     {"▶ first\n  ✔ works (1.2ms)\n  ✔ ends (0.1ms)\n▶ second\n  ✔ works (0.4ms)\n  ✖ fails (0.4ms)\nℹ tests 4\nℹ pass 3\n✖ failing tests:\n✖ fails (0.4ms)\n", "1 fail 3 pass"},
 		"jest":     {"PASS a.test.js\n  a\n    ✓ works (5 ms)\n    ✓ ends\n  b\n    ✓ works (2 ms)\nTests:       3 passed, 3 total\n", "3 pass"},
 		"TAP":      {"TAP version 13\n# Subtest: a\n    ok 1 - works\n    ok 2 - ends\nok 1 - a\n# Subtest: b\n    ok 1 - works\n    not ok 2 - ends\nnot ok 2 - b\n# tests 4\n", "2 fail 4 pass"},
+		"mocha":    {"  suite a\n    ✔ works\n    ✔ ends\n    1) breaks\n    2) fails\n\n  2 passing (20ms)\n  2 failing\n\n  1) suite a\n       breaks:\n     AssertionError: x\n\n  2) suite a\n       fails:\n     AssertionError: y\n", "2 fail 2 pass"},
 		"go":       {"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n--- FAIL: TestB (0.10s)\n--- FAIL: TestB (0.10s)\nFAIL\nFAIL\tx\t0.1s\n", "1 fail 1 pass"},
 		"pytest":   {"a_test.py::test_x PASSED [ 50%]\nb_test.py::test_x PASSED [100%]\n===== 2 passed in 0.1s =====\n", "2 pass"},
 		"cargo":    {"running 2 tests\ntest a::works ... ok\ntest b::works ... ok\n\ntest result: ok. 2 passed; 0 failed\n", "2 pass"},
@@ -145,6 +146,14 @@ func TestLevelsOfLogs(t *testing.T) {
 		}
 	}
 	if got := said("\uFEFFid,name\n"+strings.Repeat("7,a\n8,b\n", 20), 400); !strings.Contains(got, "\nid: 7") {
+		t.Error(got)
+	}
+}
+
+// The links of a page are its elements, and not what looks like one in a script or a comment.
+func TestLinksOfAPage(t *testing.T) {
+	page := "<!DOCTYPE html><html><script>var a = '<a href=x>'</script><!-- <a href=x> --><body>" + strings.Repeat("<h2>H</h2><p>text <a\nhref=x>l</a><A HREF='y'>m</A></p>\n", 20) + "</body></html>"
+	if got := said(page, 300); !strings.Contains(got, "20 headings, 40 links]") {
 		t.Error(got)
 	}
 }
