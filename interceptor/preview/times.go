@@ -16,11 +16,11 @@ const withYear = 20
 
 // timeSpan has the times of a column.
 type timeSpan struct {
-	times       int // values that are times
-	layout      int // of all of them, its place in layouts and one more; -1 if they can't be compared
-	falls       bool
-	early, late moment
-	last        time.Time
+	times        int // values that are times
+	layout       int // of all of them, its place in layouts and one more; -1 if they can't be compared
+	rises, falls bool
+	early, late  moment
+	last         time.Time
 }
 
 type moment struct {
@@ -45,7 +45,9 @@ func (s *timeSpan) add(value string) {
 			if s.times == 1 || t.After(s.late.time) {
 				s.late = moment{t, value}
 			}
-			s.falls = s.falls || s.times > 1 && t.Before(s.last)
+			if s.times > 1 {
+				s.rises, s.falls = s.rises || t.After(s.last), s.falls || t.Before(s.last)
+			}
 			s.last = t
 			return
 		}
@@ -56,12 +58,14 @@ func (s *timeSpan) add(value string) {
 func (s *timeSpan) known() bool { return s.layout > 0 && (s.layout <= withYear || !s.falls) }
 
 // tellTimes tells the times of a column, in the totals or as a fact. Of those that can't be compared it tells the
-// first and the last one, if they are of a log. It reports whether it tells anything.
+// first and the last one, if they are of a log; also those of commits, which are in their own order. It reports whether it tells anything.
 func (e *entries) tellTimes(f *findings, c *column, head string, scale float64, total bool) bool {
 	var text string
 	switch t := &c.when; {
 	case t.known() && t.times == c.tally.count(c.from):
 		text = "all at " + clip(t.early.value, 40)
+	case f.kind == GitLog && total && t.rises && t.falls: // commits that were rebased
+		text = "first " + clip(c.from, 40) + ", last " + clip(c.to, 40)
 	case t.known():
 		text = clip(t.early.value, 40) + " to " + clip(t.late.value, 40)
 	case f.kind == Log && total:
