@@ -246,18 +246,17 @@ type settings struct {
 // spelled returns the server with its texts as the host has them.
 func (f *settings) spelled() server {
 	s := server{env: map[string]string{}, headers: map[string]string{}}
+	var args []string
 	for _, key := range slices.Sorted(maps.Keys(f.fields)) {
 		switch spelling.Keys[key] {
 		case "command":
-			var list []string
 			if _, isList := f.fields[key].([]any); isList {
-				list = f.texts(key)
+				s.command = f.texts(key)
 			} else if text := f.text(key); text != "" {
-				list = []string{text}
+				s.command = []string{text}
 			}
-			s.command = append(list, s.command...)
 		case "args":
-			s.command = append(s.command, f.texts(key)...)
+			args = f.texts(key)
 		case "url":
 			s.url = cmp.Or(f.text(key), s.url)
 		case "cwd":
@@ -277,6 +276,12 @@ func (f *settings) spelled() server {
 		case "", "timeout":
 			s.lost = append(s.lost, key)
 		}
+	}
+	switch {
+	case len(s.command) > 0:
+		s.command = append(s.command, args...)
+	case len(args) > 0: // they are no command
+		s.lost = append(s.lost, "args")
 	}
 	return s
 }

@@ -102,8 +102,10 @@ func TestImportKeeps(t *testing.T) {
 		`{"command": "sh", "env": {"A": "${NOT_SET_AT_ALL}"}}`: "NOT_SET_AT_ALL, which is not set here",
 		`{"command": "sh", "cwd": "relative"}`:                 "working directory",
 		`{"command": "sh", "url": "https://x.example"}`:        "or both",
-		`{}`: "no command",
-		`7`:  "no command",
+		`{"args": ["sh", "-y"]}`:                               "no command",
+		`{"command": "", "args": ["sh"]}`:                      "no command",
+		`{}`:                                                   "no command",
+		`7`:                                                    "no command",
 		`{"type": "http", "url": "https://x.example", "headers": {"A": "${X Y}"}}`: "only Claude Code",
 		// Of the wrong kind.
 		`{"command": "sh", "args": [1, null, "z"]}`:                   "its args is not a list of texts",
