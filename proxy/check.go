@@ -80,9 +80,9 @@ func (r Report) Failed() (n int) {
 // Check connects every upstream of cfg and lists what hosts would see. It keeps its state in a
 // temporary directory, below the state directory if there is no other, so that a running gateway is not
 // disturbed. The error is about the configuration; upstreams that can't be reached are part of the report. If
-// as is not "", the report is about what that principal sees. Check gives up on the servers that are left when
+// as has a principal, the report is about what that caller sees. Check gives up on the servers that are left when
 // none has become ready or failed for wait.
-func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration, log *slog.Logger) (Report, error) {
+func Check(ctx context.Context, cfg config.Config, as interceptor.Identity, wait time.Duration, log *slog.Logger) (Report, error) {
 	tmp, err := os.MkdirTemp("", "foldgate-check-")
 	if err != nil { // a container need not have one
 		var inState error
@@ -98,8 +98,10 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 		return Report{}, err
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
-	faults := g.settle(ctx, cmp.Or(as, anyone(&cfg)), wait)
-	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, anyone(&cfg))}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
+	caller := as
+	caller.Principal = cmp.Or(as.Principal, anyone(&cfg))
+	faults := g.settle(ctx, caller.Principal, wait)
+	s := g.router.NewSession(server.Peer{Identity: caller, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	r := g.report(ctx, s, as, faults, wait)
 	r.Suspect, _ = g.pins.List() // all of a first contact
@@ -203,7 +205,7 @@ func (g *Gateway) complete(ctx context.Context, s *router.Session, k catalog.Kin
 }
 
 // report sums up the merged lists.
-func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faults map[string]error, wait time.Duration) Report {
+func (g *Gateway) report(ctx context.Context, s *router.Session, as interceptor.Identity, faults map[string]error, wait time.Duration) Report {
 	list := g.complete(ctx, s, catalog.Tools, faults, wait)
 	rest := maps.Clone(faults) // a server needs neither prompts nor resources
 	prompts, resources := g.complete(ctx, s, catalog.Prompts, rest, wait), g.complete(ctx, s, catalog.Resources, rest, wait)
@@ -213,9 +215,8 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 		Omitted:   slices.Concat(list.Omitted, prompts.Omitted, resources.Omitted),
 		Unmatched: st.Rules.UnmatchedRules(list), Idle: st.Rules.UnmatchedGlobs(list),
 	}
-	id := st.Config.Identity(as)
-	if as != "" {
-		list, prompts, resources = list.For(id), prompts.For(id), resources.For(id)
+	if as.Principal != "" {
+		list, prompts, resources = list.For(as), prompts.For(as), resources.For(as)
 	}
 	at := map[string]*UpstreamReport{}
 	r.Upstreams = make([]UpstreamReport, len(st.Servers))
@@ -223,7 +224,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 		info, _ := srv.Info()
 		fault := faults[srv.Key]
 		_, fails := errors.AsType[*upstream.LoginError](fault)
-		lacks := upstream.MayLogIn(fault) && srv.Config.Auth.PerPrincipal() && (as == "" || srv.Config.Auth.TokenExchange != nil)
+		lacks := upstream.MayLogIn(fault) && srv.Config.Auth.PerPrincipal() && (as.Principal == "" || srv.Config.Auth.TokenExchange != nil)
 		if fault != nil { // it may quote the server, and a URL of the configuration
 			fault = errors.New(g.Boundary.Text(fault.Error()))
 		}
@@ -244,8 +245,8 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 			r.Own = append(r.Own, t)
 			continue
 		}
-		if as != "" && st.Rules.Govern() {
-			d := st.Rules.Visible(catalog.Tools, id, e)
+		if as.Principal != "" && st.Rules.Govern() {
+			d := st.Rules.Visible(catalog.Tools, as, e)
 			t.Rule, t.Warned = d.Rule, d.Warned
 		}
 		if full := st.Config.FullName(e.Server, e.Name); full != shown {

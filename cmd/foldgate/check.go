@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,14 +13,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 func newCheck(a *app) *cobra.Command {
 	var wait time.Duration
-	var as string
+	var as caller
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the configuration and connect every upstream",
@@ -29,7 +32,7 @@ the configuration is wrong, 1 that an upstream or the store of the limits can't 
 reached, that two upstreams offer the same name, or that a rule of a workflow names
 a tool that no upstream shows. An upstream where each principal logs in alone is
 checked with --as; one that takes the caller's own token is not. It changes nothing: no state directory is written.`,
-		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice",
+		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice\n  foldgate check --as corp:ann --scopes db:read",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkWait(wait); err != nil {
@@ -39,8 +42,9 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 			if err != nil {
 				return err
 			}
-			if as != "" && !cfg.Knows(as) {
-				return noPrincipal(cfg, "as", as)
+			id, note, err := as.identity(cfg)
+			if err != nil {
+				return err
 			}
 			log := slog.New(slog.DiscardHandler)
 			if a.verbose || a.logFile != "" {
@@ -52,11 +56,14 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 				log = l
 			}
 			a.showProgress(cmd, cmd.CommandPath())
-			report, err := proxy.Check(cmd.Context(), cfg, as, wait, log)
+			report, err := proxy.Check(cmd.Context(), cfg, id, wait, log)
 			if err != nil {
 				return err
 			}
 			printReport(cmd.OutOrStdout(), cfg, report)
+			if note != "" {
+				render.Printf(cmd.OutOrStdout(), "note: %s\n", note)
+			}
 			found := warnings(cfg)
 			info, dir, fault := stateDir(cfg.StatePath())
 			if fault.Text == "" && dir == cfg.StatePath() && ownedByMe(info) {
@@ -86,13 +93,75 @@ checked with --as; one that takes the caller's own token is not. It changes noth
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&as, "as", "", "show only what this principal sees, and by which rule of the policy")
+	cmd.Flags().StringVar(&as.principal, "as", "", "show only what this principal sees, and by which rule of the policy")
+	cmd.Flags().StringVar(&as.team, "team", "", "with --as: the team in the caller's token, instead of that in the configuration")
+	cmd.Flags().StringSliceVar(&as.roles, "roles", nil, "with --as: the roles in the caller's token, as well")
+	cmd.Flags().StringSliceVar(&as.scopes, "scopes", nil, "with --as: the scopes in the caller's token, as well")
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the next upstream")
 	return cmd
 }
 
+// caller is the caller that flags name, as whom check looks.
+type caller struct {
+	principal, team string
+	roles, scopes   []string
+}
+
+// identity returns the caller, without a principal if no flag names one. The note names the rules of the policy
+// that depend on what an issuer's token says and no flag does, "" if there are none.
+func (c caller) identity(cfg config.Config) (id interceptor.Identity, note string, err error) {
+	switch {
+	case c.principal == "" && (c.team != "" || c.roles != nil || c.scopes != nil):
+		return id, "", usagef("--team, --roles and --scopes are of a caller: name its principal with --as")
+	case c.principal == "":
+		return id, "", nil
+	case !cfg.Knows(c.principal), !cfg.Authenticates() && c.principal != local:
+		return id, "", noPrincipal(cfg, "as", c.principal)
+	}
+	id = cfg.Identity(c.principal)
+	id.Team = cmp.Or(c.team, id.Team)
+	if c.roles != nil {
+		id.Roles = c.roles
+	}
+	if c.scopes != nil {
+		id.Scopes = c.scopes
+	}
+	if cfg.Principals[c.principal] != nil || !cfg.Authenticates() {
+		return id, "", nil
+	}
+	var rules, flags []string
+	for _, flag := range []struct {
+		name  string
+		given bool
+		of    func(policy.Who) string
+	}{
+		{"--team", c.team != "", func(w policy.Who) string { return w.Team }},
+		{"--roles", c.roles != nil, func(w policy.Who) string { return w.Role }},
+		{"--scopes", c.scopes != nil, func(w policy.Who) string { return w.Scope }},
+	} {
+		for _, r := range cfg.Policy.Rules {
+			if flag.given || flag.of(r.Who) == "" {
+				continue
+			}
+			if flags = append(flags, flag.name); !slices.Contains(rules, r.Name) {
+				rules = append(rules, r.Name)
+			}
+		}
+	}
+	if len(rules) > 0 {
+		note = fmt.Sprintf("what the token of %s says decides whether these rules apply: %s; give it with %s", c.principal, strings.Join(rules, ", "), strings.Join(slices.Compact(flags), ", "))
+	}
+	return id, note, nil
+}
+
+// local is the principal of every host if none is configured.
+const local = "local"
+
 // noPrincipal is the error for a flag that names a principal whom the configuration does not know.
 func noPrincipal(cfg config.Config, flag, name string) error {
+	if !cfg.Authenticates() {
+		return usagef("--%s: there is no principal %.80q: without principals and auth.issuers every host is %q", flag, name, local)
+	}
 	names := cfg.PrincipalNames()
 	for _, issuer := range slices.Sorted(maps.Keys(cfg.Auth.Issuers)) {
 		names = append(names, issuer+":<claim>")

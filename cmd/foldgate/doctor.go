@@ -26,6 +26,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
@@ -435,7 +436,7 @@ const manyTokens = 20_000
 
 // upstreams connects them all, as check does.
 func (d *doctor) upstreams(ctx context.Context) {
-	r, err := proxy.Check(ctx, d.cfg, "", d.wait, slog.New(slog.DiscardHandler))
+	r, err := proxy.Check(ctx, d.cfg, interceptor.Identity{}, d.wait, slog.New(slog.DiscardHandler))
 	if err != nil {
 		d.add(levelFault, "upstreams", "foldgate check", "%v", err)
 		return

@@ -129,6 +129,8 @@ var mistakes = []struct {
 	{"principal of an issuer", "public_url: http://127.0.0.1:1\nauth: {issuers: {corp: {url: 'http://127.0.0.1:1'}}}\n", "check --as ann", `^foldgate: --as: there is no principal "ann"`, `; there are corp:<claim>$`, 2},
 	{"login of nobody", "public_url: http://127.0.0.1:1\nauth: {issuers: {corp: {url: 'http://127.0.0.1:1'}}}\nupstreams: {a: {url: 'https://x.example', auth: {authorization_code: {per: principal}}}}\n", "login a --principal ann", `^foldgate: --principal: there is no principal "ann"`, `; there are corp:<claim>$`, 2},
 	{"login without time", "upstreams: {a: {url: 'https://x.example', auth: {authorization_code: {}}}}\n", "login a --wait 0s", `^foldgate: --wait: 0s is no time to wait`, `use one such as 30s$`, 2},
+	{"principal without principals", "", "check --as alice", `^foldgate: --as: there is no principal "alice"`, `every host is "local"$`, 2},
+	{"scopes of nobody", "", "check --scopes db:read", `^foldgate: --team, --roles and --scopes are of a caller`, `name its principal with --as$`, 2},
 	{"principal by an empty variable", "", "check --as=", `^foldgate: --as: is empty`, `leave it out$`, 2},
 	{"pins elsewhere", "", "pins --state-dir nodir", `^foldgate: --state-dir: nodir does not exist$`, `does not exist`, 2},
 	{"address of a host that is none", "", "connect cursor --print --url gate", `^foldgate: --url: "gate" is not`, `such as http://127.0.0.1:8787/mcp$`, 2},

@@ -35,6 +35,23 @@ policy:
 	if _, errOut, code := runs(t, "check", "--as", "carol", "--config", file); code != exitUsage || !strings.Contains(errOut, "there are alice, bob") {
 		t.Errorf("code %d, %s", code, errOut)
 	}
+	issued := add("issued.yaml", `public_url: http://127.0.0.1:1
+auth: {issuers: {corp: {url: "http://127.0.0.1:1"}}}
+upstreams: {files: {builtin: files, roots: [.]}}
+policy:
+  default: deny
+  rules:
+    - {name: readers, allow: ["files__read_file"]}
+    - {name: db, who: {scope: "db:read"}, allow: ["files__search_files"]}
+    - {name: team, who: {team: data, role: analyst}, allow: ["files__grep"]}
+`)
+	out = succeeds(t, issued, "check", "--as", "corp:ann")
+	says(t, out, ` 1 tool, `, `^note: what the token of corp:ann says decides whether these rules apply: team, db; give it with --team, --roles, --scopes$`)
+	out = succeeds(t, issued, "check", "--as", "corp:ann", "--scopes", "db:read,x", "--team", "data", "--roles", "analyst")
+	says(t, out, `files__search_files .*\(rule db\)`, `files__grep .*\(rule team\)`)
+	if strings.Contains(out, "note:") {
+		t.Errorf("a note, though all is given:\n%s", out)
+	}
 	good := add("good.yaml", `
 - {principal: alice, tool: files__search_files, args: {pattern: notes}, expect: allow, rule: notes}
 - {principal: alice, team: web, tool: files__search_files, args: {pattern: notes}, expect: deny, rule: default}
