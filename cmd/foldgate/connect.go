@@ -59,6 +59,9 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 				return err
 			}
 			s, err := f.server(cmd)
+			if err == nil {
+				err = f.fits(all, s)
+			}
 			if err != nil {
 				return err
 			}
@@ -215,6 +218,27 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	s, err := stdioServer(file)
 	s.Few = few
 	return s, err
+}
+
+// fits returns an error that says what to do if one of the hosts can't use a server.
+func (f *hostFlags) fits(all []hosts.Host, s hosts.Server) error {
+	for _, h := range all {
+		err := h.Takes(s)
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, hosts.ErrNoToken):
+			return usagef("%w: foldgate connect %s --url %s connects it; then add the header Authorization by hand", err, h.Name, s.URL)
+		case f.url != "":
+			return usagef("%w; leave --url out", err)
+		}
+		file, missing := f.configuration()
+		if missing != nil {
+			return missing
+		}
+		return usagef("%w, and %s has listen, so that hosts call its address: name a configuration without listen with --config", err, file)
+	}
+	return nil
 }
 
 // stdioServer returns the server that runs foldgate with a configuration file.

@@ -86,6 +86,24 @@ func TestConnectCommands(t *testing.T) {
 			t.Errorf("%s: code %d, %s, the file:\n%s", command, code, errOut, content())
 		}
 	}
+	listens := filepath.Join(home, "listens.yaml")
+	write(t, listens, "listen: 127.0.0.1:8787\nprincipals: {a: {token: 0123456789abcdef}}\nupstreams: {files: {builtin: files, roots: [.]}}\n")
+	for command, want := range map[string]string{
+		"connect cursor claude-desktop --print":                                  "Claude Desktop starts programs only, and " + listens + " has listen",
+		"connect cursor claude-desktop --yes":                                    "Claude Desktop starts programs only, and " + listens + " has listen",
+		"import claude-desktop --yes":                                            "Claude Desktop starts programs only, and " + listens + " has listen",
+		"connect cursor claude-desktop --print --url http://x.example/mcp":       "Claude Desktop starts programs only; leave --url out",
+		"connect cursor zed --print":                                             "foldgate connect zed --url http://127.0.0.1:8787/mcp connects it",
+		"connect zed --print --url http://x.example/mcp --token-variable A_NAME": "foldgate connect zed --url http://x.example/mcp connects it",
+	} {
+		out, errOut, code := runs(t, append(strings.Fields(command), "--config", listens)...)
+		if code != exitUsage || !strings.Contains(errOut, want) || out != "" {
+			t.Errorf("%s: code %d, %s%s", command, code, out, errOut)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(home, ".cursor")); err == nil {
+		t.Error("Cursor is connected")
+	}
 	if _, err := os.Stat(".mcp.json"); err == nil {
 		t.Error("the project is connected")
 	}

@@ -50,6 +50,9 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		return err
 	}
 	target, s, err := f.target(cmd)
+	if err == nil {
+		err = f.fits(all, s)
+	}
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ package hosts
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -351,6 +352,18 @@ func expand(path string) (string, bool) {
 	return filepath.Join(dir, filepath.FromSlash(rest)), dir != ""
 }
 
+// Why a host can't use a server.
+var (
+	ErrNoAddress = errors.New("starts programs only")
+	ErrNoToken   = errors.New("reads no token from a variable")
+)
+
+// Takes returns why the host can't use s: an error that is [ErrNoAddress] or [ErrNoToken], and names the host.
+func (h Host) Takes(s Server) error {
+	_, err := h.entry(s)
+	return err
+}
+
 // entry returns the host's spelling of s.
 func (h Host) entry(s Server) (object, error) {
 	var e object
@@ -361,7 +374,7 @@ func (h Host) entry(s Server) (object, error) {
 	case s.URL == "":
 		e = append(append(e, sh.local...), field{cmp.Or(sh.command, "command"), s.Command[0]}, field{"args", s.Command[1:]})
 	case sh.url == "":
-		return nil, fmt.Errorf("%s starts programs only; leave --url out", h.Title)
+		return nil, fmt.Errorf("%s %w", h.Title, ErrNoAddress)
 	default:
 		e = append(append(e, sh.remote...), field{sh.url, s.URL})
 		switch {
@@ -371,7 +384,7 @@ func (h Host) entry(s Server) (object, error) {
 		case sh.bearer != "":
 			e = append(append(e, sh.token...), field{"headers", object{{"Authorization", fmt.Sprintf(sh.bearer, s.TokenVariable)}}})
 		default:
-			return nil, fmt.Errorf("%s reads no token from a variable; leave --token-variable out, and add the header by hand", h.Title)
+			return nil, fmt.Errorf("%s %w", h.Title, ErrNoToken)
 		}
 	}
 	if s.Few {
