@@ -157,6 +157,7 @@ var mistakes = []struct {
 	{"text missing", "", "count nofile", `nofile: `, `or give the text on standard input`, 2},
 	{"state not writable", "state_dir: /proc/foldgate\nlisten: 127.0.0.1:0\n", "run", `state_dir: .*/proc/foldgate`, `set state_dir to a directory that you can write`, 1},
 	{"no trace", "", "trace", `no trace in .*trace`, `run the gateway first`, 1},
+	{"reload of a file that can't be used", "state_dri: x\n", "reload", `^foldgate: no gateway was asked; in one that runs, the configuration of before stays in force: .*line 1: state_dri`, `did you mean state_dir\?`, 2},
 	{"no gateway", "", "budgets", `no gateway .*\.foldgate`, `Start one with listen`, 1},
 	{"host unknown", "upstreams: {a: {builtin: files, roots: [.]}}\n", "connect claude", `"claude"`, `did you mean claude-code\?`, 2},
 	{"login without auth", "upstreams: {a: {url: 'https://x.example'}}\n", "login a", `"a"`, `authorization_code: \{\}\} under upstreams$`, 2},

@@ -300,7 +300,7 @@ print what changed. A file that can't be used changes nothing.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := a.state("reach a gateway"); err != nil {
-				return fmt.Errorf(staysInForce, err)
+				return fmt.Errorf("no gateway was asked; in one that runs, "+staysInForce, err)
 			}
 			return reload(cmd, args)
 		},
