@@ -188,8 +188,10 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 			return hosts.Server{}, usagef("--url: %.200q is not an http or https address, such as http://127.0.0.1:8787/mcp", f.url)
-		case u.Path == "":
+		case strings.Trim(u.Path, "/") == "":
 			return hosts.Server{}, usagef("--url: %.200q has no path: a gateway answers at /mcp, such as %s://%s/mcp", f.url, u.Scheme, u.Host)
+		case !strings.HasSuffix(u.Path, "/mcp"):
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: --url: a gateway answers at /mcp, not at %s, unless a proxy in front of it has that path\n", u.EscapedPath())
 		}
 		return hosts.Server{URL: f.url, TokenVariable: f.token}, nil
 	}

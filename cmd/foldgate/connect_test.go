@@ -62,6 +62,11 @@ func TestConnectCommands(t *testing.T) {
 	if out, errOut, code := runs(t, "connect", "vs-code", "--print", "--config", file); code != 0 || !strings.Contains(out, `"command": `) || errOut != "vs-code is no known host; did you mean vscode?\n" {
 		t.Errorf("a name like that of a host: code %d, %s%s", code, out, errOut)
 	}
+	for path, want := range map[string]string{"/mcp": "", "/gate/mcp": "", "/foo": "a gateway answers at /mcp, not at /foo", "/mcp/": "not at /mcp/"} {
+		if _, errOut, code := runs(t, "connect", "cursor", "--print", "--url", "http://127.0.0.1:1"+path); code != 0 || (want == "") != (errOut == "") || !strings.Contains(errOut, want) {
+			t.Errorf("the path %s: code %d, %s", path, code, errOut)
+		}
+	}
 	for tools, want := range map[string]bool{"{mode: search}": true, "{mode: search, always: [files__*]}": false, "{mode: auto}": false} {
 		write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\ntools: "+tools+"\n")
 		if entry := succeeds(t, file, "connect", "claude-code", "--print"); strings.Contains(entry, `"alwaysLoad": true`) != want {

@@ -135,6 +135,7 @@ var mistakes = []struct {
 	{"pins elsewhere", "", "pins --state-dir nodir", `^foldgate: --state-dir: nodir does not exist$`, `does not exist`, 2},
 	{"address of a host that is none", "", "connect cursor --print --url gate", `^foldgate: --url: "gate" is not`, `such as http://127.0.0.1:8787/mcp$`, 2},
 	{"address of a host without a path", "", "connect cursor --print --url http://gate:8787", `^foldgate: --url: "http://gate:8787" has no path`, `such as http://gate:8787/mcp$`, 2},
+	{"address of a host with an empty path", "", "connect cursor --print --url http://gate:8787/", `^foldgate: --url: "http://gate:8787/" has no path`, `such as http://gate:8787/mcp$`, 2},
 	{"level without a context", "", "trace --children", `^foldgate: --children: `, `needs --context or --workflow$`, 2},
 	{"two shapes of the tree", "", "trace --context br_1 --tree --ancestors", `^foldgate: --ancestors: `, `can't be combined with --tree$`, 2},
 	{"end of what is followed", "", "trace --follow --until 1h", `^foldgate: --until `, `can't be combined with --follow`, 2},
