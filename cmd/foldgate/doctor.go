@@ -210,6 +210,10 @@ func (d *doctor) hosts(ctx context.Context) {
 	if err != nil {
 		projects = func(string) bool { return false }
 	}
+	_, secret, err := secrets(ctx)
+	if err != nil {
+		secret = func(string) bool { return true }
+	}
 	for _, name := range hosts.Names() {
 		h, _ := hosts.Find(name)
 		users, _ := h.File("")
@@ -218,7 +222,7 @@ func (d *doctor) hosts(ctx context.Context) {
 			if err != nil || dir != "" && sameFile(file, users) { // in the home directory
 				continue
 			}
-			found, err := h.Inspect(file, projects)
+			found, err := h.Inspect(file, &hosts.Importer{Projects: projects, Secret: secret, Dir: dir})
 			switch {
 			case err != nil:
 				d.add(levelFault, "host", "correct the file: "+h.Title+" can't read it either, or ask for its owner's rights", "%s: %v", h.Title, err)
@@ -288,6 +292,9 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	}
 	if len(found.Others) > 0 {
 		d.add(levelWarn, "host", "foldgate import "+name+" moves them behind foldgate", "%s also starts %s itself: the model can go around foldgate", h.Title, strings.Join(found.Others, ", "))
+	}
+	for _, broken := range found.Broken {
+		d.add(levelWarn, "host", "correct it; foldgate import "+name+" then moves it behind foldgate; or take it out of "+file, "%s has a server that foldgate can't start: %s", h.Title, broken)
 	}
 	for _, kept := range found.Kept {
 		d.add(levelWarn, "host", "write it under upstreams of the configuration by hand, and take it out of "+file, "%s also starts a server that foldgate import can't take: the model can go around foldgate: %s", h.Title, kept)

@@ -173,11 +173,14 @@ var ailments = []struct {
 	}, levelFault, "host", `listens on 127.0.0.1:8787`, `take --listen out of the entry`},
 	{"entry turned off", func(p *patient) { p.connect(`{"command": "` + p.foldgate + `", "args": ["run"], "disabled": true}`) }, levelFault, "host", `can't use the entry in .*: it is turned off`, `foldgate connect claude-code`},
 	{"servers beside foldgate", func(p *patient) {
-		p.write(p.claude, `{"mcpServers": {"fg": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "github": {"command": "x"}, "off": {"command": "x", "disabled": true}}}`)
+		p.write(p.claude, `{"mcpServers": {"fg": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "github": {"command": "sh"}, "off": {"command": "x", "disabled": true}}}`)
 	}, levelWarn, "host", `also starts github itself: the model can go around`, `foldgate import claude-code`},
 	{"server that can't be moved", func(p *patient) {
 		p.write(p.claude, `{"mcpServers": {"foldgate": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "chat": {"type": "ws", "url": "ws://x.example"}}}`)
 	}, levelWarn, "host", `foldgate import can't take: .*: chat: its type is "ws"`, `by hand, and take it out of .*.claude.json`},
+	{"server that can't be run", func(p *patient) {
+		p.write(p.claude, `{"mcpServers": {"foldgate": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "chat": {"command": "/nowhere/chat"}}}`)
+	}, levelWarn, "host", `Claude Code has a server that foldgate can't start: chat: its program "/nowhere/chat" can't be run here: install it`, `^correct it; foldgate import claude-code then moves it .*take it out of .*.claude.json`},
 	{"another configuration", func(p *patient) {
 		other := filepath.Join(p.dir, "other.yaml")
 		p.write(other, "{}")

@@ -291,17 +291,18 @@ type Found struct {
 	// Server is foldgate's entry, nil if there is none: the one that is called so, or starts such a program.
 	Server *Server
 	Off    string   // why the entry can't be used as it is, as far as can be told here; "" if it can
-	Others []string // the other servers that are turned on, except Kept
+	Others []string // the other servers that are turned on, except Kept and Broken
 	Kept   []string // those that import can't take, each with the reason
+	Broken []string // those that foldgate can't start here, as well
 }
 
-// Inspect reads the servers in a host's file, nil if there is no file.
-func (h Host) Inspect(file string, of Projects) (*Found, error) {
+// Inspect reads the servers in a host's file as im would, nil if there is no file.
+func (h Host) Inspect(file string, im *Importer) (*Found, error) {
 	text, err := read(file)
 	if err != nil || text == nil {
 		return nil, err
 	}
-	all, err := h.servers(text, of)
+	all, err := h.servers(text, im.Projects)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -320,6 +321,10 @@ func (h Host) Inspect(file string, of Projects) (*Found, error) {
 		case l.fields["disabled"] != true && l.fields["enabled"] != false:
 			if l.err != nil {
 				found.Kept = append(found.Kept, l.name()+": "+l.err.Error())
+				break
+			}
+			if err := im.runnable(im.placed(h, l)); err != nil {
+				found.Broken = append(found.Broken, l.name()+": "+err.Error())
 				break
 			}
 			found.Others = append(found.Others, l.name())

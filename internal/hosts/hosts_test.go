@@ -143,6 +143,7 @@ func TestGolden(t *testing.T) {
 
 // Inspect reads foldgate's entry as every host spells it, and names the servers beside it.
 func TestInspect(t *testing.T) {
+	im := importer()
 	for _, h := range hosts {
 		for _, s := range []Server{{Command: []string{"/bin/foldgate", "run", "--config", "/a b.yaml"}}, {URL: "http://127.0.0.1:1/mcp"}} {
 			text, err := h.Print(s)
@@ -150,27 +151,27 @@ func TestInspect(t *testing.T) {
 				continue // it calls no address
 			}
 			file := filepath.Join(t.TempDir(), "file")
-			if found, err := h.Inspect(file, none); found != nil || err != nil {
+			if found, err := h.Inspect(file, im); found != nil || err != nil {
 				t.Errorf("%s without a file: %v, %v", h.Name, found, err)
 			}
-			e := object{{"command", "x"}}
+			e := object{{"command", "sh"}}
 			if h.shape.command != "" {
-				e = object{{h.shape.command, "x"}}
+				e = object{{h.shape.command, "sh"}}
 			}
 			with, err := h.syntax.set([]byte(text), append(h.table(), "other"), e)
 			if err != nil {
 				t.Fatal(err)
 			}
 			write(t, file, with)
-			found, err := h.Inspect(file, none)
+			found, err := h.Inspect(file, im)
 			if err != nil || found.Server == nil || found.Off != "" || !slices.Equal(found.Server.Command, s.Command) || found.Server.URL != s.URL || !slices.Equal(found.Others, []string{"other"}) {
 				t.Errorf("%s: %+v, %v of\n%s", h.Name, found, err, with)
 			}
 		}
 	}
-	file := put(t, []byte(`{"projects": {"/p": {"mcpServers": {"foldgate": {"command": "/bin/foldgate"}, "a": {"command": "x"}}}}}`))
+	file := put(t, []byte(`{"projects": {"/p": {"mcpServers": {"foldgate": {"command": "/bin/foldgate"}, "a": {"command": "sh"}}}}}`))
 	for project, want := range map[string]bool{"/p": true, "/q": false} {
-		found, err := hosts[0].Inspect(file, func(dir string) bool { return dir == project })
+		found, err := hosts[0].Inspect(file, &Importer{Projects: func(dir string) bool { return dir == project }, Secret: im.Secret})
 		if err != nil || (found.Server != nil) != want || len(found.Others) > 0 != want {
 			t.Errorf("Claude Code in %s: %+v, %v", project, found, err)
 		}

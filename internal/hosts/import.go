@@ -84,15 +84,8 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		if l.name() == Entry {
 			continue
 		}
-		s, err, dir := l.server, l.err, im.Dir
-		in := Imported{Name: l.name(), Entry: l.entry, Lost: s.lost}
-		if len(l.table()) > len(h.table()) {
-			in.Project = l.entry[1]
-			dir = in.Project
-		}
-		if dir != "" && s.cwd == "" && slices.ContainsFunc(s.command, func(arg string) bool { return beside(dir, arg) }) {
-			s.cwd = dir
-		}
+		in := Imported{Name: l.name(), Entry: l.entry, Lost: l.server.lost, Project: h.projectOf(l)}
+		s, err := im.placed(h, l), l.err
 		if err == nil {
 			err = im.runnable(s)
 		}
@@ -123,6 +116,23 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		done = append(done, in)
 	}
 	return done, nil
+}
+
+// placed returns a server with the directory in which it has to be started.
+func (im *Importer) placed(h Host, l listed) server {
+	s, dir := l.server, cmp.Or(h.projectOf(l), im.Dir)
+	if dir != "" && s.cwd == "" && slices.ContainsFunc(s.command, func(arg string) bool { return beside(dir, arg) }) {
+		s.cwd = dir
+	}
+	return s
+}
+
+// projectOf returns the directory of the project that a server in a user's file is of, "" for none.
+func (h Host) projectOf(l listed) string {
+	if len(l.table()) > len(h.table()) {
+		return l.entry[1]
+	}
+	return ""
 }
 
 // beside reports whether an argument names a file from a project's directory.
