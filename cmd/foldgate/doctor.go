@@ -504,6 +504,9 @@ func (d *doctor) store(ctx context.Context) {
 	if d.cfg.Store.URL != "" {
 		where = "in Redis"
 	} else if info, err := os.Stat(file); err == nil && ownedByMe(info) {
+		if sqlitedb.Examine(ctx, file) != nil {
+			return // databases tells it
+		}
 		var f *os.File
 		if f, d.storeFault = os.OpenFile(file, os.O_RDWR, 0); d.storeFault == nil {
 			d.storeFault = f.Close()
@@ -657,7 +660,11 @@ func (d *doctor) databases(ctx context.Context, dir string) {
 			continue
 		}
 		if err := sqlitedb.Examine(ctx, file); err != nil {
-			d.add(levelFault, "state", "restore it from a backup, or move it and its -wal file away: what it holds is lost then", "%s is damaged, so foldgate does not start: %v", file, err)
+			remedy := "restore it from a backup, or move it and its -wal file away: what it holds is lost then"
+			if e.Name() == "budgets.db" {
+				remedy = `restore it from a backup, or move it and its -wal file away and run "foldgate budgets rebuild"`
+			}
+			d.add(levelFault, "state", remedy, "%s is damaged, so foldgate does not start: %v", file, err)
 		}
 	}
 }

@@ -289,6 +289,10 @@ var ailments = []struct {
 		p.record(called("a", 1, 0)...)
 		p.write(filepath.Join(p.state, "results.db"), strings.Repeat("no database ", 1000))
 	}, levelFault, "state", `results.db is damaged, so foldgate does not start: file is not a database`, `restore it from a backup, or move it`},
+	{"counts damaged", func(p *patient) {
+		p.configure("budgets: {limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
+		p.write(filepath.Join(p.state, "budgets.db"), strings.Repeat("no database ", 1000))
+	}, levelFault, "state", `budgets.db is damaged`, `restore it .*, or move it .* away and run "foldgate budgets rebuild"$`},
 	{"state of another user", func(p *patient) {
 		_ = os.Mkdir(p.state, 0o700)
 		if os.Chown(p.state, 12345, 12345) != nil {
@@ -511,5 +515,17 @@ func TestDoctorColors(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	if text := show(); strings.Contains(text, "\x1b") {
 		t.Errorf("with NO_COLOR: %q", text)
+	}
+}
+
+// Damaged counts are one fault.
+func TestDoctorDamagedCounts(t *testing.T) {
+	newHome(t)
+	file := filepath.Join(t.TempDir(), "gate.yaml")
+	write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\nstate_dir: .\nbudgets: {limits: [{name: day, per: all, tokens: 5, window: 1d}]}\n")
+	write(t, filepath.Join(filepath.Dir(file), "budgets.db"), strings.Repeat("no database ", 1000))
+	out, _, code := runs(t, "doctor", "--config", file)
+	if code != exitFailed || !strings.Contains(out, "\n1 fault, ") {
+		t.Errorf("code %d\n%s", code, out)
 	}
 }
