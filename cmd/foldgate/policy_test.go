@@ -56,10 +56,10 @@ policy:
 - {principal: alice, tool: files__search_files, args: {pattern: notes}, expect: allow, rule: notes}
 - {principal: alice, team: web, tool: files__search_files, args: {pattern: notes}, expect: deny, rule: default}
 - {team: data, roles: [analyst], tool: files__search_files, args: {}, expect: deny, rule: notes}
-- {principal: bob, prompt: x, expect: deny}
+- {principal: bob, prompt: files__x, expect: deny}
 - {resource: "file:///x", expect: deny}
 - {principal: bob, tool: branch_create, expect: allow, rule: default}
-- {principal: bob, prompt: branch_create, expect: deny}
+- {principal: bob, prompt: files__branch_create, expect: deny}
 `)
 	says(t, succeeds(t, file, "policy", "test", good), "^7 decisions as expected$")
 	long := "files__export_all_customer_records_of_the_region_and_then_delete_everything_now"
@@ -94,7 +94,11 @@ policy:
 	}
 	for text, want := range map[string]string{
 		"- {tool: x, expct: deny}": "unknown field \"expct\": foldgate policy test --help lists the keys", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
-		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`, "tool: x": "bad.yaml", "": "has no tests", "[]": "has no tests",
+		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`,
+		"- {tool: fiels__read_file, expect: deny}":  `no server has "fiels__read_file": hosts see names such as files__*`, "- {prompt: x, expect: deny}": `no server has "x"`,
+		"- {resource: 'file:///x', server: nope, expect: deny}": `there is no upstream "nope"; there are files`, "- {tool: files__x, server: nope, expect: deny}": `there is no upstream "nope"`,
+		"- {tool: fiels__x, server: files, expect: deny}": `no server has "fiels__x"`,
+		"tool: x": "bad.yaml", "": "has no tests", "[]": "has no tests",
 	} {
 		add("bad.yaml", text+"\n")
 		if _, errOut, code := runs(t, "policy", "test", bad, "--config", file); code != exitUsage || !strings.Contains(errOut, want) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/proxy/policy"
 )
 
@@ -81,8 +82,17 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		if t.Scopes != nil {
 			q.Scopes = t.Scopes
 		}
+		ours := t.Tool != "" && (own(t.Tool) || ForSearch(t.Tool))
 		if q.Server == "" && q.Kind != policy.Resource {
 			q.Server, _, _ = c.ByPrefix(q.Full)
+		}
+		of := c.UpstreamKeys() // that may have the name
+		if t.Server != "" {
+			k.If(c.Upstreams[t.Server] == nil, at+".server", "there is no upstream %.80q; there are %s", t.Server, strings.Join(of, ", "))
+			of = []string{t.Server}
+		}
+		if seen := c.seen(of); q.Full != "" && !ours && len(seen) > 0 {
+			k.If(!globs.Any(seen, q.Full), at, "no server has %.80q: hosts see names such as %s", q.Full, strings.Join(seen, ", "))
 		}
 		if t.Branch {
 			q.Branch = "br_test"
@@ -96,7 +106,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 			}
 		}
 		d := policy.Decision{Allowed: true, Rule: policy.DefaultRule}
-		if t.Tool == "" || !own(t.Tool) && !(ForSearch(t.Tool) && c.Tools.Searchable()) {
+		if !ours || ForSearch(t.Tool) && !c.Tools.Searchable() {
 			d = p.Decide(q)
 		}
 		who := cmp.Or(t.Principal, t.Team, strings.Join(append(t.Roles, t.Scopes...), ","), "anyone")
@@ -114,4 +124,16 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		return nil, NewError(file, k.List...)
 	}
 	return results, nil
+}
+
+// seen returns, for each of some upstreams that there are, a glob on the names that hosts see of it.
+func (c *Config) seen(keys []string) (all []string) {
+	for _, key := range keys {
+		if u := c.Upstreams[key]; u != nil && u.NamePrefix(key) != "" {
+			all = append(all, u.NamePrefix(key)+"__*")
+		} else if u != nil {
+			all = append(all, "*")
+		}
+	}
+	return all
 }
