@@ -161,6 +161,21 @@ func TestShowHasTheReasonAndThePayload(t *testing.T) {
 	file := auditState(t)
 	says(t, succeeds(t, file, "trace", "show", "env_r5"), `^  blocked, reason unsafe, rule github-pat$`, `secret_in_arguments: remove it`, `^payload$`, `^ +"text": "secret_in_arguments`, `^ +"rule": "github-pat"`)
 	says(t, succeeds(t, file, "trace", "show", "env_q5"), `"path": "secrets/5\.env"`, `^led to$`)
+	row := regexp.MustCompile(`(?m)^(instance-3)?#?(\d+) .*env_q2`).FindStringSubmatch(succeeds(t, file, "trace", "--instance", "instance-3"))
+	if row == nil {
+		t.Fatal("env_q2 has no number")
+	}
+	for _, args := range [][]string{{row[2], "--instance", "instance-3"}, {"#" + row[2], "--instance", "3"}, {"instance-3#" + row[2]}} {
+		says(t, succeeds(t, file, append([]string{"trace", "show"}, args...)...), `env_q2`, `secrets/2\.env`)
+	}
+	for number, want := range map[string]string{
+		row[2]: "3 journals have a record " + row[2] + ": name one, such as '", "99999": "the record 99999: no such record", "0": "no such record",
+		"99999999999999999999": "too large", "nope#1": `--instance: "nope" is no instance`,
+	} {
+		if _, errOut, code := runs(t, "trace", "show", number, "--config", file); code == 0 || !strings.Contains(errOut, want) {
+			t.Errorf("%s: code %d, %s", number, code, errOut)
+		}
+	}
 	if _, errOut, code := runs(t, "trace", "show", "env_none", "--config", file); code != exitFailed || !strings.Contains(errOut, "no such record") {
 		t.Errorf("code %d, %s", code, errOut)
 	}

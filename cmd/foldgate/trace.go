@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,20 +212,31 @@ func (t *traceFlags) show() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show one message with what led to it and what followed", Args: cobra.ExactArgs(1),
 		Long: `Show the record with this envelope id, the records that led to it, and those
-that followed from it. Ids are in the output of foldgate trace: env_...`,
-		Example: "  foldgate trace show env_0198...",
+that followed from it. Ids are in the output of foldgate trace: env_... Its number,
+which tables print as SEQ and trees as #12 or instance-2#12, does as well.`,
+		Example: "  foldgate trace show env_0198...\n  foldgate trace show 12",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			id := args[0]
+			number := recordNumber.FindStringSubmatch(id)
+			if number != nil && number[1] != "" {
+				t.instance = number[1]
+			}
 			dirs, err := t.journals()
 			if err != nil {
 				return err
 			}
 			t.app.showProgress(cmd, cmd.CommandPath())
+			if number != nil {
+				if id, err = numbered(cmd.Context(), dirs, number[2]); err != nil {
+					return err
+				}
+			}
 			set, err := query.OpenCurrent(cmd.Context(), dirs)
 			if err != nil {
 				return err
 			}
 			defer set.Close()
-			at, err := set.Locate(cmd.Context(), args[0])
+			at, err := set.Locate(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
@@ -238,6 +250,33 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			return render.WriteGraph(cmd.OutOrStdout(), g)
 		},
 	}
+}
+
+// recordNumber matches the number of a record, with the name of its journal, as tables and trees print it.
+var recordNumber = regexp.MustCompile(`^(?:(.*)#)?([0-9]+)$`)
+
+// numbered returns the id of the record with a number.
+func numbered(ctx context.Context, dirs []string, number string) (id string, err error) {
+	seq, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return "", usagef("the record %.40s: the number is too large", number)
+	}
+	var in []string
+	if seq > 0 {
+		for r, err := range query.SelectAll(ctx, dirs, query.Filter{Seq: trace.Range{seq, seq}, Journal: true}) {
+			if err != nil {
+				return "", err
+			}
+			id, in = r.ID, append(in, r.Instance)
+		}
+	}
+	switch {
+	case len(in) == 0:
+		return "", fmt.Errorf("the record %d: %w", seq, query.ErrNotFound)
+	case len(in) > 1:
+		return "", usagef("%d journals have a record %d: name one, such as '%s#%d'", len(in), seq, in[0], seq)
+	}
+	return id, nil
 }
 
 func (t *traceFlags) verify() *cobra.Command {
