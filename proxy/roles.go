@@ -90,9 +90,20 @@ func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, g.Boundary.Text(err.Error()), http.StatusBadRequest)
 		return
 	}
+	dirs := []string{filepath.Join(g.Dir, "trace")}
+	if err := f.Resolve(r.Context(), dirs); err != nil {
+		status, text := http.StatusInternalServerError, "the trace can't be read; the gateway's log says why"
+		if wrong, ok := errors.AsType[*query.UsageError](err); ok {
+			status, text = http.StatusBadRequest, wrong.Field+": "+wrong.Err.Error()
+		} else {
+			g.Log.Warn("the trace could not be read for an auditor", "err", err)
+		}
+		http.Error(w, g.Boundary.Text(text), status)
+		return
+	}
 	w.Header().Set("Content-Type", "application/jsonl")
 	out := bufio.NewWriterSize(control.PatientWriter{ResponseWriter: w}, 64<<10)
-	err = cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), []string{filepath.Join(g.Dir, "trace")}, f)), out.Flush())
+	err = cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), dirs, f)), out.Flush())
 	if err != nil && r.Context().Err() == nil {
 		g.Log.Warn("the trace could not be read for an auditor", "err", err)
 		panic(http.ErrAbortHandler) // the reader must not take a part for the whole

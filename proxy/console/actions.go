@@ -90,7 +90,7 @@ func (c *Console) approve(r *request) (done, back string, err error) {
 // export answers with the selected records of a journal and their proof. There is one export at a time,
 // since it can read the whole journal.
 func (c *Console) export(r *request) error {
-	f, err := query.FromAddress(r.query)
+	f, err := c.filter(r)
 	if err != nil {
 		return err
 	}

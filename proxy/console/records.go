@@ -21,7 +21,7 @@ const (
 
 // calls is the page of records that the address selects.
 func (c *Console) calls(r *request) error {
-	f, err := query.FromAddress(r.query)
+	f, err := c.filter(r)
 	if err != nil {
 		return err
 	}
@@ -63,6 +63,15 @@ func (c *Console) calls(r *request) error {
 		d["First"] = address("/calls", r.query, "after", "")
 	}
 	return c.show(r, http.StatusOK, "calls", "Calls", d)
+}
+
+// filter returns the filter in the address. A name that no record has is an error.
+func (c *Console) filter(r *request) (query.Filter, error) {
+	f, err := query.FromAddress(r.query)
+	if err == nil {
+		err = c.trace.Resolve(r.Context(), &f)
+	}
+	return f, err
 }
 
 // record is the page of one record with its neighbours.

@@ -445,6 +445,7 @@ func TestAuditorsAndOperators(t *testing.T) {
 		{"POST", "/reload", [4]int{403, 403, 403, 401}}, {"DELETE", "/trace", [4]int{403, 403, 403, 401}},
 		{"DELETE", "/branches/" + branch + "?reason=test", [4]int{403, 200, 403, 401}},
 		{"GET", "/trace?limit=0", [4]int{400, 403, 403, 401}}, {"GET", "/trace?prinzipal=corp:ann", [4]int{400, 403, 403, 401}}, {"GET", "/trace?principal=", [4]int{400, 403, 403, 401}}, {"GET", "/trace?principal=a&principal=b", [4]int{400, 403, 403, 401}},
+		{"GET", "/trace?principal=zed", [4]int{400, 403, 403, 401}},
 		{"GET", "/trace?limit=many", [4]int{400, 403, 403, 401}}, {"GET", "/trace?blocked=maybe", [4]int{400, 403, 403, 401}}, {"GET", "/branches?principal=corp:ann", [4]int{400, 400, 403, 401}},
 		{"DELETE", "/budgets/day?sbject=corp:ann", [4]int{403, 400, 403, 401}},
 		{"GET", "/nothing", [4]int{404, 404, 403, 401}},
@@ -467,6 +468,9 @@ func TestAuditorsAndOperators(t *testing.T) {
 			if status == 401 && !strings.Contains(header.Get("WWW-Authenticate"), `oauth-protected-resource/mcp"`) {
 				t.Errorf("%s: %s", r.path, header.Get("WWW-Authenticate"))
 			}
+			if r.path == "/trace?principal=zed" && status == 400 && !strings.HasPrefix(body, `principal: no record has the name "zed"; there are corp:adm, corp:ann, eve`) {
+				t.Errorf("an unknown principal: %s", body)
+			}
 			if r.path == "/trace?principal=corp:ann" && status == 200 && (!strings.Contains(body, `"mcp/request:tools/call"`) || strings.Contains(body, `"principal":"eve"`)) {
 				t.Errorf("the trace of ann: %s", body)
 			}
@@ -480,7 +484,7 @@ func TestAuditorsAndOperators(t *testing.T) {
 	for _, r := range traceAs[audited](g, "--kind", "system/access") {
 		uses[r.Audit.Principal]++
 	}
-	if uses["eve"] != 11 || uses["corp:adm"] != 6 || len(uses) != 2 {
+	if uses["eve"] != 12 || uses["corp:adm"] != 6 || len(uses) != 2 {
 		t.Errorf("uses in the trace: %v", uses)
 	}
 	if other := newGateway(t, principals()+fakeConfig(recordFile(t), "")); true {

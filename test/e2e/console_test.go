@@ -317,7 +317,7 @@ func TestConsole(t *testing.T) {
 			return script[string](a, fmt.Sprintf(`document.querySelector("%s tbody tr a").getAttribute("href")`, in))
 		}
 		record, branch, person := first("/calls?blocked=true&errors=true", "#records"), first("/branches?sort=tokens", "#branches"), first("/people", "#people")
-		a.inspect("/", "/calls", "/calls?blocked=true&seq=1-5000&sort=ms", "/calls?tool=none", record, "/branches", branch, "/budgets", "/people", "/people?by=team", person, "/tools", "/integrity", "/login", "/enter/x", "/records/env_none")
+		a.inspect("/", "/calls", "/calls?blocked=true&seq=1-5000&sort=ms", "/calls?until=2000-01-01T00:00:00Z", record, "/branches", branch, "/budgets", "/people", "/people?by=team", person, "/tools", "/integrity", "/login", "/enter/x", "/records/env_none")
 	})
 
 	t.Run("without JavaScript", func(t *testing.T) {

@@ -143,19 +143,7 @@ var ErrUnknown = errors.New("no record has the name")
 // that fits several, and one with [ErrUnknown] for a name that no record has. With NoIndex it does
 // nothing: the index has the names.
 func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
-	type named struct {
-		flag    string
-		field   int
-		globs   []string
-		matches func(glob, name string) bool
-	}
-	fields := slices.DeleteFunc([]named{
-		{"session", fieldSession, oneGlob(f.Session), glob}, {"principal", fieldPrincipal, oneGlob(f.Principal), glob},
-		{"server", fieldServer, f.Servers, glob}, {"tool", fieldTool, f.Tools, glob},
-		{"team", fieldTeam, oneGlob(f.Team), glob}, {"kind", fieldKind, f.Kinds, isKind},
-		{"context", fieldContext, oneGlob(f.Context), isShort},
-	}, func(n named) bool { return len(n.globs) == 0 })
-	if len(fields) == 0 || f.NoIndex {
+	if f.NoIndex || len(f.named()) == 0 {
 		return nil
 	}
 	s, err := OpenCurrent(ctx, dirs)
@@ -163,7 +151,30 @@ func (f *Filter) Resolve(ctx context.Context, dirs []string) error {
 		return err
 	}
 	defer s.Close()
-	for _, n := range fields {
+	return s.Resolve(ctx, f)
+}
+
+// named is a condition of a filter that names something.
+type named struct {
+	flag    string
+	field   int
+	globs   []string
+	matches func(glob, name string) bool
+}
+
+// named returns the conditions that are set.
+func (f *Filter) named() []named {
+	return slices.DeleteFunc([]named{
+		{"session", fieldSession, oneGlob(f.Session), glob}, {"principal", fieldPrincipal, oneGlob(f.Principal), glob},
+		{"server", fieldServer, f.Servers, glob}, {"tool", fieldTool, f.Tools, glob},
+		{"team", fieldTeam, oneGlob(f.Team), glob}, {"kind", fieldKind, f.Kinds, isKind},
+		{"context", fieldContext, oneGlob(f.Context), isShort},
+	}, func(n named) bool { return len(n.globs) == 0 })
+}
+
+// Resolve is [Filter.Resolve] for the journals of s.
+func (s Set) Resolve(ctx context.Context, f *Filter) error {
+	for _, n := range f.named() {
 		known, err := s.names(ctx, n.field)
 		if err != nil {
 			return err
