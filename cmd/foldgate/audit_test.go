@@ -321,6 +321,11 @@ func TestAllInstances(t *testing.T) {
 	says(t, succeeds(t, file, "stats", "--instance", "2"), `^4 calls`)
 	says(t, succeeds(t, file, "trace", "contexts"), `^\(main\) +0 +main +6 +3 `)
 	says(t, succeeds(t, file, "trace", "contexts", "--instance", "3"), branchC)
+	for _, number := range []string{"4", "99"} {
+		if _, errOut, code := runs(t, "trace", "--instance", number, "--config", file); code != exitUsage || !strings.Contains(errOut, "--instance: there is no trace of an instance "+number+"; there are 1, 2, 3") {
+			t.Errorf("instance %s: code %d, %s", number, code, errOut)
+		}
+	}
 	one := filepath.Join(filepath.Dir(file), "state", "instance-[2]", "trace") // names of one journal are parts of its path
 	says(t, succeeds(t, file, "stats", "--dir", one, "--instance", "instance-2"), `^4 calls`)
 	if _, errOut, code := runs(t, "stats", "--dir", one, "--instance", "instance-3"); code != exitUsage || !strings.Contains(errOut, "there is only "+filepath.Dir(file)) {

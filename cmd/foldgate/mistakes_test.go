@@ -140,6 +140,7 @@ var mistakes = []struct {
 	{"two shapes of the tree", "", "trace --context br_1 --tree --ancestors", `^foldgate: --ancestors: `, `can't be combined with --tree$`, 2},
 	{"end of what is followed", "", "trace --follow --until 1h", `^foldgate: --until `, `can't be combined with --follow`, 2},
 	{"export without a record", "", "trace verify --export /dev/null", `^foldgate: there is no record in /dev/null: `, `nothing is proved$`, 1},
+	{"export missing", "", "trace verify --export nofile", `^foldgate: --export: .*nofile: no such file`, `name a file with records from a log store, or - for standard input$`, 2},
 	{"secrets of an export", "", "trace verify --export /dev/null --secrets", `^foldgate: --secrets `, `can't be combined with --export$`, 2},
 	{"export and journal", "", "trace verify --export /dev/null --dir .", `^foldgate: --dir `, `can't be combined with --export$`, 2},
 	{"traces to rebuild from", "", "budgets rebuild nodir", `no trace in nodir: `, `or name another directory$`, 1},

@@ -540,7 +540,9 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 	for _, file := range files {
 		in, err := io.NopCloser(cmd.InOrStdin()), error(nil)
 		if file != "-" {
-			in, err = os.Open(file)
+			if in, err = os.Open(file); err != nil {
+				return 0, usagef("--export: %w; name a file with records from a log store, or - for standard input", err)
+			}
 		}
 		if err == nil {
 			err = errors.Join(checker.Add(file, interruptible{cmd.Context(), in}), in.Close())
@@ -669,7 +671,7 @@ func (t *traceFlags) journals() (dirs []string, err error) {
 			if number < 1 {
 				return nil, usagef("--instance: %d is no instance; the first is 1", number)
 			}
-			return withJournal([]string{filepath.Join(config.InstanceDir(cfg.StatePath(), number), "trace")})
+			return instance(cfg.StatePath(), number)
 		}
 		dirs, err = withJournal(instances(cfg.StatePath()))
 	} else {
@@ -690,6 +692,24 @@ func (t *traceFlags) journals() (dirs []string, err error) {
 		return nil, usagef("--instance: %.80q is no instance; there are %s", t.instance, strings.Join(names, ", "))
 	}
 	return dirs[i : i+1], nil
+}
+
+// instance returns the trace directory of the gateway with a number on a state directory.
+func instance(stateDir string, number int) (dirs []string, err error) {
+	dirs, err = withJournal([]string{filepath.Join(config.InstanceDir(stateDir, number), "trace")})
+	if none, ok := errors.AsType[noTraceError](err); !ok || none.lost() {
+		return dirs, err
+	}
+	var known []string
+	for i, dir := range instances(stateDir) {
+		if _, missing := withJournal([]string{dir}); missing == nil {
+			known = append(known, strconv.Itoa(i+1))
+		}
+	}
+	if len(known) > 0 {
+		err = usagef("--instance: there is no trace of an instance %d; there are %s", number, strings.Join(known, ", "))
+	}
+	return nil, err
 }
 
 // expand returns the trace directories that --dir names: each itself, or those of all instances on a
