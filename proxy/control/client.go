@@ -62,7 +62,10 @@ func Find(ctx context.Context, state string) (found []*Client, err error) {
 		found = append(found, &Client{Dir: dir, wait: answerWait, http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}})
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no gateway that takes commands uses %s. Start one with listen, or name its configuration with --config. A gateway on standard input and output takes none: its agent runs as the same user and could lift its own limits; stop it, or end its session in the host", state)
+		if whole, err := filepath.Abs(state); err == nil {
+			state = whole
+		}
+		return nil, fmt.Errorf("no gateway that takes commands uses the state directory %s: start one with listen, or name its configuration with --config. A gateway on standard input and output takes none: its agent runs as the same user and could lift its own limits; stop it, or end its session in the host", state)
 	}
 	return found, nil
 }
