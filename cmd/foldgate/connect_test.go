@@ -237,6 +237,13 @@ func TestImportCommand(t *testing.T) {
 		t.Errorf("disconnect left\n%s", content(host))
 	}
 
+	flow := filepath.Join(home, "flow.yaml")
+	put(flow, "# mine\nupstreams: {files: {builtin: files, roots: [.]}}\n")
+	if _, errOut, code := runs(t, "import", "claude-code", "--yes", "--config", flow); code != exitFailed || content(host) != before ||
+		!strings.HasSuffix(errOut, flow+": line 2: the entries of \"upstreams\" must stand on lines of their own, so that one can be added. Write:\nupstreams:\n  files: {...}\n") {
+		t.Errorf("a configuration with its upstreams in one line: code %d, %s", code, errOut)
+	}
+
 	// Servers that foldgate refuses keep no other from being imported, and leave no secret behind.
 	put(host, `{"mcpServers": {"b": {"url": "https://b.example/mcp", "headers": {"a b": "c", "X-Token": "hidden-token"}}, "c": {"url": "c.example", "env": {}},
 		"d": {"url": "https://d.example/mcp"}, "e": {"url": "https://e.example/mcp", "headers": {"X": "${NO_SUCH_VARIABLE}"}}, "f": {"url": "https://f.example/mcp"}}}`)

@@ -66,7 +66,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	} else if err != nil {
 		return err
 	}
-	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: secret, Dir: f.dir, Usable: target.usable}
+	im := &hosts.Importer{Config: target.text, File: target.file, Values: maps.Clone(target.values), Projects: projects, Secret: secret, Dir: f.dir, Usable: target.usable}
 	out := cmd.OutOrStdout()
 	plan, err := f.planImport(out, im, all, s)
 	if err != nil {

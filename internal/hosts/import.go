@@ -19,6 +19,8 @@ import (
 type Importer struct {
 	// Config is the text of the configuration. Import adds upstreams to it.
 	Config []byte
+	// File is the path of the configuration, for errors; "" if it has none.
+	File string
 	// Values are the variables of the environment file, by name. Import adds secrets to them.
 	Values map[string]string
 	// Secret reports whether a text holds a secret, beside those that have a telling name.
@@ -101,7 +103,7 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 				return nil, err
 			}
 			if im.Config, err = (yamlSyntax{}).set(im.Config, entry{"upstreams", in.Key}, im.upstream(in.Key, s)); err != nil {
-				return nil, fmt.Errorf("the configuration: %w", err)
+				return nil, fmt.Errorf("%s: %w", cmp.Or(im.File, "the configuration"), err)
 			}
 			if im.Usable != nil {
 				err = im.Usable(im.Config, im.Values)
@@ -146,7 +148,7 @@ func (im *Importer) learn() error {
 	im.known = map[string]string{}
 	config, err := yamlSyntax{}.decode(im.Config)
 	if err != nil {
-		return fmt.Errorf("the configuration: %w", err)
+		return fmt.Errorf("%s: %w", cmp.Or(im.File, "the configuration"), err)
 	}
 	for key, v := range lookup(config, []string{"upstreams"}) {
 		fields, _ := v.(map[string]any)
@@ -418,7 +420,7 @@ var notInKey = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 func (im *Importer) key(name string) (string, error) {
 	keys, err := yamlSyntax{}.names(im.Config, []string{"upstreams"})
 	if err != nil {
-		return "", fmt.Errorf("the configuration: %w", err)
+		return "", fmt.Errorf("%s: %w", cmp.Or(im.File, "the configuration"), err)
 	}
 	key := strings.Trim(notInKey.ReplaceAllString(name, "-"), "-_")
 	key = cmp.Or(key[:min(len(key), 40)], "server")

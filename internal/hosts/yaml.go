@@ -193,7 +193,11 @@ func (yamlSyntax) put(data []byte, at entry, o outline, source string) ([]byte, 
 	line := data[from:o.start]
 	switch rest := inlineEmpty.FindSubmatchIndex(line); {
 	case rest == nil:
-		return nil, fmt.Errorf("line %d: the entries of %q must stand on lines of their own", o.key, at[0])
+		first := "name"
+		if m, ok := o.inline.(*ast.MappingNode); ok && len(m.Values) > 0 {
+			first = keyText(m.Values[0].Key)
+		}
+		return nil, fmt.Errorf("line %d: the entries of %q must stand on lines of their own, so that one can be added. Write:\n%[2]s:\n  %s: {...}", o.key, at[0], first)
 	case rest[2] >= 0: // {} or null
 		data = replace(data, from+rest[2], from+rest[3], "")
 		o.start -= rest[3] - rest[2]
