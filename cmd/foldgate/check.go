@@ -194,7 +194,11 @@ func printReport(w io.Writer, cfg config.Config, r proxy.Report) {
 		render.Printf(w, "warning: %q of %s is not shown, because the protocol does not allow it: %s\n", u.Name, u.Server, u.Why)
 	}
 	for _, p := range r.Suspect {
-		render.Printf(w, "warning: the definition of the %s %s of %s looks wrong: %s\n", string(p.Kind), p.Title(), p.Server, strings.Join(p.Warnings, "; "))
+		what := fmt.Sprintf("definition of the %s %s of %s looks", string(p.Kind), p.Name, p.Server)
+		if p.Name == "" {
+			what = fmt.Sprintf("%s of %s look", string(p.Kind), p.Server) // instructions
+		}
+		render.Printf(w, "warning: the %s wrong: %s\n", what, strings.Join(p.Warnings, "; "))
 	}
 	if len(r.Principals) > 0 {
 		render.Printf(w, "principals: %s\n", strings.Join(r.Principals, ", "))

@@ -40,7 +40,7 @@ func Scan(definition []byte, owner func(tool string) string) (warnings []string)
 		if owner != nil {
 			for _, word := range toolName.FindAllString(visible, 1000) {
 				if server := owner(word); server != "" && telling(word) {
-					warn("the tool %s of %s", word, server)
+					warn("the name of another server's tool: %s of %s", word, server)
 				}
 			}
 		}
