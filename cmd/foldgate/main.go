@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -174,7 +175,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	if wrong, invalid := errors.AsType[*pflag.InvalidValueError](err); invalid && wrong.GetFlag().Value.Type() == "int" {
-		err = fmt.Errorf("--%s: %.80q is not a whole number", wrong.GetFlag().Name, wrong.GetValue())
+		why := "is not a whole number"
+		if _, cause := strconv.ParseInt(wrong.GetValue(), 0, 0); errors.Is(cause, strconv.ErrRange) {
+			why = "is out of range"
+		}
+		err = fmt.Errorf("--%s: %.80q %s", wrong.GetFlag().Name, wrong.GetValue(), why)
 	}
 	return usagef("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())
 }

@@ -115,6 +115,7 @@ var mistakes = []struct {
 	{"two configurations", "", "run a.yaml b.yaml", `^foldgate: "b.yaml" is one argument too many: `, `foldgate run \[CONFIG\] \[flags\]$`, 2},
 	{"port for run", "", "run --port 8080", `--port`, `did you mean --listen 127.0.0.1:8787\?`, 2},
 	{"number of a flag", "", "trace --limit x", `^foldgate: --limit: "x" is not a whole number$`, `--help`, 2},
+	{"number of a flag too large", "", "trace --depth 99999999999999999999", `^foldgate: --depth: "99999999999999999999" is out of range$`, `--help`, 2},
 	{"limit not named", "", "budgets reset", `name the limit`, `: foldgate budgets reset LIMIT \[SUBJECT\]$`, 2},
 	{"host not named", "", "connect", `name the host`, `: claude-code, `, 2},
 	{"token for its variable", "", "connect cursor --print --url http://127.0.0.1:1/mcp --token-variable 5a0e-7", `--token-variable is not the name`, `such as FOLDGATE_TOKEN`, 2},
