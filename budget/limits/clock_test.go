@@ -383,7 +383,8 @@ func TestResetOfARollingWindow(t *testing.T) {
 		return day.Add(d)
 	}
 	c := &clock{t: at("6h35m22s")}
-	l := newLimits(t, Options{Now: c.now}, Limit{Name: "roll", Per: PerPrincipal, Calls: 2, Window: window(t, "rolling 1h")})
+	var crossings []Crossing
+	l := newLimits(t, Options{Now: c.now, Notify: func(x Crossing) { crossings = append(crossings, x) }}, Limit{Name: "roll", Per: PerPrincipal, Calls: 2, Window: window(t, "rolling 1h")})
 	u := Use{Principal: "alice"}
 	shows := func(want time.Time) {
 		t.Helper()
@@ -410,12 +411,22 @@ func TestResetOfARollingWindow(t *testing.T) {
 		}
 		c.set(at("6h35m22s"))
 	}
-	for _, clock := range []string{"6h37m", "6h37m55s", "6h49m54s", "7h37m29s"} {
+	c.set(at("6h37m"))
+	shows(at("7h37m30s"))
+	for _, clock := range []string{"6h37m55s", "6h49m54s", "7h37m29s"} {
 		c.set(at(clock))
 		shows(at("7h37m30s"))
 		var exceeded *ExceededError
 		if _, err := l.Begin(t.Context(), u, 5); !errors.As(err, &exceeded) || !exceeded.Reset.Equal(at("7h37m30s")) {
 			t.Errorf("at %s Begin = %v", clock, err)
 		}
+	}
+	for _, x := range crossings {
+		if !x.Reset.Equal(at("7h37m30s")) {
+			t.Errorf("%s has the reset %v", x.Kind, x.Reset)
+		}
+	}
+	if len(crossings) != 2 {
+		t.Errorf("%d crossings", len(crossings))
 	}
 }

@@ -31,6 +31,8 @@ type Crossing struct {
 	State
 	Kind string // near, refused, or over: a limit with another action than refuse; reset: by the operator
 	Use  Use    // what crossed it
+
+	counter int // of the account
 }
 
 // Limits takes what calls use from the limits that match. All methods are safe for concurrent use.
@@ -420,15 +422,26 @@ func (s *Spend) takeOnce(ctx context.Context, tokens, calls int64) (got int64, e
 		}
 		crossings := l.noteAnswer(a, s.use, answer, start)
 		l.mu.Unlock()
-		for _, c := range crossings {
-			l.o.Notify(c)
-		}
+		l.notify(ctx, a, crossings)
 		if answer.Tightest >= 0 {
 			exceeded = a.exceeded(answer.Tightest, answer.Used[answer.Tightest], answer.TooFewCalls)
 		}
 		return answer.Tokens, exceeded, nil
 	}
 	return 0, nil, &UnavailableError{errors.New("its clock jumps")}
+}
+
+// notify tells of crossings. The last use of a rolling window that refuses may be in an earlier part: the store
+// knows that.
+func (l *Limits) notify(ctx context.Context, a *account, crossings []Crossing) {
+	for _, c := range crossings {
+		if m := a.matches[c.counter]; c.Kind == "refused" && m.span.bucket != 0 {
+			if parts, err := l.store.List(ctx, a.counters[c.counter].Key); err == nil {
+				c.Reset = m.stateOf(parts).Reset
+			}
+		}
+		l.o.Notify(c)
+	}
 }
 
 // account returns the account of a use at the present time of the store. l.mu is held.
@@ -482,7 +495,7 @@ func (l *Limits) noteAnswer(a *account, u Use, answer Answer, asked time.Time) (
 		a.fold = a.fold || m.Action == Fold && c.reached(used, 1)
 		kind := l.noteLevel(c, m.WarnAt, used, answer.Tightest == i, asked)
 		if kind != "" && l.o.Notify != nil {
-			crossings = append(crossings, Crossing{m.state(used, m.span.bucket), kind, u})
+			crossings = append(crossings, Crossing{m.state(used, m.span.bucket), kind, u, i})
 		}
 	}
 	return crossings
