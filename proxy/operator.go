@@ -10,6 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
 )
 
@@ -44,23 +45,25 @@ func shown(b folding.Branch) control.Branch {
 // Budgets implements [control.Gateway].
 func (g operator) Budgets(ctx context.Context, limit string) ([]control.Budget, error) {
 	st := g.settings.Load()
-	if err := checkLimit(st, limit); err != nil {
+	if err := checkLimit(&st.Config, limit); err != nil {
 		return nil, err
 	}
 	states, err := st.Limits.All(ctx)
-	if limit != "" {
-		states = slices.DeleteFunc(states, func(s limits.State) bool { return s.Limit != limit })
-	}
-	return append([]control.Budget{}, states...), err
+	return append([]control.Budget{}, ofLimit(states, limit)...), err
+}
+
+// ofLimit returns the states of a limit, "" for all.
+func ofLimit(states []limits.State, limit string) []limits.State {
+	return slices.DeleteFunc(states, func(s limits.State) bool { return limit != "" && s.Limit != limit })
 }
 
 // checkLimit returns an error if there are no limits, or none with a name that is not "".
-func checkLimit(st *settings, name string) error {
-	if st.Limits == nil {
+func checkLimit(c *config.Config, name string) error {
+	if len(c.Budgets.Limits) == 0 {
 		return errNoLimits
 	}
 	var names []string
-	for _, l := range st.Config.Budgets.Limits {
+	for _, l := range c.Budgets.Limits {
 		names = append(names, l.Name)
 	}
 	if name != "" && !slices.Contains(names, name) {
@@ -77,7 +80,7 @@ const maxResets = 1000
 // ResetBudget implements [control.Gateway].
 func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
 	st := g.settings.Load()
-	if err := checkLimit(st, limit); err != nil {
+	if err := checkLimit(&st.Config, limit); err != nil {
 		return 0, err
 	}
 	before, err := st.Limits.All(ctx)

@@ -134,14 +134,17 @@ func limitsAndStore(c config.Config, log, lost *slog.Logger) (*limits.Limits, li
 	return all, store, nil
 }
 
-// StoredBudgets returns what the limits in c have left. It needs the store and no gateway.
-func StoredBudgets(ctx context.Context, c config.Config, log *slog.Logger) ([]control.Budget, error) {
+// StoredBudgets returns what a limit in c has left, that of all if it is "". It needs the store and no gateway.
+func StoredBudgets(ctx context.Context, c config.Config, limit string, log *slog.Logger) ([]control.Budget, error) {
+	if err := checkLimit(&c, limit); err != nil {
+		return nil, err
+	}
 	all, store, err := limitsAndStore(c, log, log)
 	if err != nil {
 		return nil, err
 	}
 	states, err := all.All(ctx)
-	return states, errors.Join(err, store.Close())
+	return ofLimit(states, limit), errors.Join(err, store.Close())
 }
 
 // requests are those without a response so far: what limits were charged before they had an effect.

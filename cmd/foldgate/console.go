@@ -108,7 +108,7 @@ func (t *traceFlags) consoleOptions(log *slog.Logger) (o console.Options, cfg co
 	}
 	o.Log, o.User, o.Shown, o.Count = log, userName(), cfg.ShownName, counter.Count
 	if len(cfg.Budgets.Limits) > 0 {
-		o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, log) }
+		o.Budgets = func(ctx context.Context) ([]control.Budget, error) { return proxy.StoredBudgets(ctx, cfg, "", log) }
 	}
 	info, err := os.Stat(o.State)
 	o.Operates = err == nil && ownedByMe(info)

@@ -517,7 +517,7 @@ func (d *doctor) store(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	used, err := proxy.StoredBudgets(ctx, d.cfg, slog.New(slog.DiscardHandler))
+	used, err := proxy.StoredBudgets(ctx, d.cfg, "", slog.New(slog.DiscardHandler))
 	if err = cmp.Or(err, d.storeFault); err != nil {
 		d.add(levelFault, "budget store", storeRemedy(d.cfg), "%s: %v", where, err)
 		return

@@ -2,10 +2,13 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,13 +124,14 @@ func newBudgets(a *app) *cobra.Command {
 	var limit, subject string
 	cmd := a.withStateDir(&cobra.Command{
 		Use:   "budgets",
-		Short: "Show what the limits of running gateways have left",
+		Short: "Show what the limits have left",
 		Long: `Show each limit of budgets.limits with what is used and left, for each subject
-with use in its window. Gateways with one store count together.`,
+with use in its window. Gateways with one store count together. If no gateway
+that takes commands runs, the counts are read from the store of the configuration.`,
 		Example: "  foldgate budgets\n  foldgate budgets --subject data-7\n  foldgate budgets --limit main --json",
 		Args:    cobra.NoArgs,
-		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
-			states, err := found[0].Budgets(cmd.Context(), limit) // all use one store
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			states, err := a.budgets(cmd.Context(), limit)
 			if err != nil {
 				return limitError(err)
 			}
@@ -156,13 +160,35 @@ with use in its window. Gateways with one store count together.`,
 				}
 			}
 			return printList(cmd.OutOrStdout(), asJSON, states, rows, fmt.Sprintf("No %s has been used%s in its window.", which, by))
-		}),
+		},
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&limit, "limit", "", "only the counts of this limit")
 	cmd.Flags().StringVar(&subject, "subject", "", "only the counts of this subject, as the table prints it; its last word suffices")
 	cmd.AddCommand(newBudgetsReset(a), newBudgetsRebuild(a))
 	return cmd
+}
+
+// budgets returns what is used of a limit, of all if it is "". A gateway that runs tells it, else the store.
+func (a *app) budgets(ctx context.Context, limit string) ([]control.Budget, error) {
+	dir, err := a.state("reach a gateway")
+	if err != nil {
+		return nil, err
+	}
+	found, none := control.Find(ctx, dir)
+	if none == nil {
+		return found[0].Budgets(ctx, limit) // all use one store
+	}
+	cfg, err := config.FindState(a.config)
+	if a.stateDir != "" || err != nil || len(cfg.Budgets.Limits) == 0 || !errors.Is(none, control.ErrNoGateway) {
+		return nil, none
+	}
+	if cfg.Store.URL == "" { // to open it would make it, or give it files of another user
+		if info, err := os.Stat(filepath.Join(dir, "budgets.db")); err != nil || !ownedByMe(info) {
+			return nil, none
+		}
+	}
+	return proxy.StoredBudgets(ctx, cfg, limit, slog.New(slog.DiscardHandler))
 }
 
 func newBudgetsReset(a *app) *cobra.Command {

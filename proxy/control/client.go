@@ -30,8 +30,11 @@ type Client struct {
 // answerWait bounds the wait for an answer: a process that is stopped, such as by a debugger, never answers.
 const answerWait = time.Minute
 
-// Find returns the gateways that use a state directory and take commands. The error says what to do if
-// there is none.
+// ErrNoGateway says that no gateway takes commands.
+var ErrNoGateway = errors.New("no gateway that takes commands")
+
+// Find returns the gateways that use a state directory and take commands. The error is [ErrNoGateway] if
+// there is none, and says what to do.
 func Find(ctx context.Context, state string) (found []*Client, err error) {
 	entries, err := os.ReadDir(state)
 	switch {
@@ -65,7 +68,7 @@ func Find(ctx context.Context, state string) (found []*Client, err error) {
 		if whole, err := filepath.Abs(state); err == nil {
 			state = whole
 		}
-		return nil, fmt.Errorf("no gateway that takes commands uses the state directory %s: start one with listen, or name its configuration with --config. A gateway on standard input and output takes none: its agent runs as the same user and could lift its own limits; stop it, or end its session in the host", state)
+		return nil, fmt.Errorf("%w uses the state directory %s: start one with listen, or name its configuration with --config. A gateway on standard input and output takes none: its agent runs as the same user and could lift its own limits; stop it, or end its session in the host", ErrNoGateway, state)
 	}
 	return found, nil
 }
