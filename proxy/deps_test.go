@@ -71,7 +71,7 @@ var arrows = map[string][]string{
 	"proxy/memory":                {"folding", "internal/faults", "internal/globs", "internal/jsonpath", "internal/rawjson", "proxy/pins"},
 	"proxy/runner":                {},
 	"proxy/runner/llm":            {"proxy/config", "proxy/runner", "proxy/wire"},
-	"proxy/tools":                 {"budget/limits", "proxy/memory", "proxy/runner", "budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
+	"proxy/tools":                 {"budget/limits", "proxy/memory", "proxy/runner", "budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/globs", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/tools", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "proxy/config", "proxy/tools", "proxy/wire"},

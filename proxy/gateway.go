@@ -168,7 +168,6 @@ func (g *Gateway) openParts() error {
 		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Telemetry: g.Telemetry, Log: g.Log,
 	})
 	g.servers.Shared = g.router.Shared
-	g.Tools.SetRouter(g.router)
 	g.Tools.SetModels(llm.Open, g.router.Chain)
 	return g.watchState()
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -209,7 +208,7 @@ func (r *request) takeBranchID() error {
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	r.res = &mcp.CallToolResult{}
 	c.Outcome.Forwarded = true
-	body, err := r.f.engine.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, Receiver: r, Call: c})
+	body, err := r.f.engine.Tools.Call(ctx, &tools.Request{Call: c, Requester: r})
 	if err != nil {
 		return nil, err
 	}
@@ -219,17 +218,14 @@ func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interc
 // ownKey marks the context of a message of foldgate itself, which is free.
 type ownKey struct{}
 
-// Message implements [conn.Receiver]: it sends the progress of a batch.
-func (r *request) Message(m wire.Message) {
+// Notify implements [tools.Requester]: it sends the progress of a batch.
+func (r *request) Notify(m wire.Message) {
 	var p mcp.ProgressNotificationParams
 	if json.Unmarshal(m.Params, &p) == nil {
 		ctx := context.WithValue(context.WithValue(r.ctx, requestKey{}, r), ownKey{}, true)
 		_ = r.ss.NotifyProgress(ctx, &p) // the client may have gone
 	}
 }
-
-// Answered implements [conn.Receiver].
-func (*request) Answered(wire.Message) {}
 
 // askServer answers a call by the server that foldgate is mounted on.
 func (r *request) askServer(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {

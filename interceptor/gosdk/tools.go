@@ -14,7 +14,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
-	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // shownTools returns a page of tools/list as hosts see it: with branch_id, and without output schemas
@@ -85,22 +84,16 @@ func (r *request) tool(name string) (*mcp.Tool, error) {
 	}
 }
 
-// batches makes the calls of branch_run. It implements [tools.Router].
-type batches struct{}
-
-// FindTools implements [tools.Router]. A server in a gateway of its own has no search.
-func (batches) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+// FindTools implements [tools.Requester]. A server in a gateway of its own has no search.
+func (*request) FindTools(context.Context, string, string, int) ([]json.RawMessage, string, error) {
 	return nil, "", nil
 }
 
-// Callable implements [tools.Router]. No branch of a server in a gateway of its own runs by itself.
-func (batches) Callable(context.Context, *conn.Request) []json.RawMessage { return nil }
+// Callable implements [tools.Requester]. No branch of a server in a gateway of its own runs by itself.
+func (*request) Callable(context.Context) []json.RawMessage { return nil }
 
-// Lifetime implements [tools.Router].
-func (batches) Lifetime(parent *conn.Request) context.Context {
-	r := parent.Receiver.(*request)
-	return valued{r.s.lifetime, r.ctx}
-}
+// Lifetime implements [tools.Requester].
+func (r *request) Lifetime() context.Context { return valued{r.s.lifetime, r.ctx} }
 
 // valued is a context that lives with one context and has the values of another.
 type valued struct {
@@ -115,11 +108,10 @@ func (v valued) Value(key any) any {
 	return v.values.Value(key)
 }
 
-// CallTool implements [tools.Router].
-func (batches) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
-	p := parent.Receiver.(*request)
-	f, name := p.f, c.Target.Name
-	e, err := p.entry(name)
+// CallTool implements [tools.Requester]: it makes a call of a branch_run.
+func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	f, name := r.f, c.Target.Name
+	e, err := r.entry(name)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +137,7 @@ func (batches) CallTool(ctx context.Context, parent *conn.Request, c *intercepto
 		return f.chain(ctx, c, func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
 	}
 	c.Target.Server, c.Target.To = f.opts.Server, "upstream:"+f.opts.Server
-	r := &request{f: f, s: p.s, ss: p.ss, next: p.next, ctx: ctx, call: c}
-	r.req = &mcp.CallToolRequest{Session: p.ss, Params: &mcp.CallToolParamsRaw{Name: name, Arguments: c.Target.Arguments}, Extra: p.req.GetExtra()}
-	return f.chain(ctx, c, r.askServer)
+	child := &request{f: f, s: r.s, ss: r.ss, next: r.next, ctx: ctx, call: c}
+	child.req = &mcp.CallToolRequest{Session: r.ss, Params: &mcp.CallToolParamsRaw{Name: name, Arguments: c.Target.Arguments}, Extra: r.req.GetExtra()}
+	return f.chain(ctx, c, child.askServer)
 }

@@ -60,7 +60,7 @@ type Request struct {
 	// they go to the connection's Handler.
 	Receiver Receiver
 	// Call is the request in the chain. It is nil for foldgate's own requests; one with a Call has a
-	// Receiver, too. Foldgate's own tools read target, origin and attribution from it.
+	// Receiver, too.
 	Call *interceptor.Call
 }
 

@@ -11,25 +11,28 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Lifetime returns the context in which a batch goes on after its request: that of the session,
-// unless the session is the request's alone.
-func (rt *Router) Lifetime(parent *conn.Request) context.Context {
-	if s := parent.Receiver.(*request).s; !s.SingleRequest {
-		return s.lifetime
+// Notify implements [tools.Requester].
+func (r *request) Notify(m wire.Message) { r.s.received(origin{r: r}, m) }
+
+// Lifetime implements [tools.Requester]: a batch goes on with its session, unless the session is the
+// request's alone.
+func (r *request) Lifetime() context.Context {
+	if r.s.SingleRequest {
+		return r.s.rt.lifetime
 	}
-	return rt.lifetime
+	return r.s.lifetime
 }
 
-// Callable returns what a model reads of the tools that a batch of the parent's may call, by their shown
-// names, in the order of the list.
-func (rt *Router) Callable(ctx context.Context, parent *conn.Request) (definitions []json.RawMessage) {
-	merged, _ := parent.Receiver.(*request).s.Catalog(ctx, listWait, catalog.Tools, []string{parent.Call.Outcome.Record})
-	seen := merged.For(parent.Call.Origin.Identity)
+// Callable implements [tools.Requester]: it returns what a model reads of the tools that a batch of the
+// request may call, by their shown names, in the order of the list.
+func (r *request) Callable(ctx context.Context) (definitions []json.RawMessage) {
+	rt := r.s.rt
+	merged, _ := r.s.Catalog(ctx, listWait, catalog.Tools, []string{r.call.Outcome.Record})
+	seen := merged.For(r.call.Origin.Identity)
 	for _, shown := range seen.Order {
 		if e, _ := seen.Lookup(shown); e.Server != "" && (readOnly(e) || rt.Settings().Config.Batch.Allows(shown)) {
 			definitions = append(definitions, e.Readable())
@@ -44,52 +47,51 @@ func readOnly(e catalog.Entry) bool {
 	return string(hint) == "true"
 }
 
-// CallTool runs one call of a batch, or of a branch that runs by itself, down the chain. c has its origin,
-// the shown name of the tool, its arguments and its branch; parent is the branch_run, or the
-// branch_create. The calls of a batch have a handle, and are not of foldgate's own tools. A call of
-// foldgate itself (Internal) is of a tool that the configuration names, which need not be read-only.
-func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
-	p := parent.Receiver.(*request)
-	name := c.Target.Name
-	e, ok := p.s.findTool(ctx, name)
+// CallTool implements [tools.Requester]: it runs one call of a batch, or of a branch that runs by itself, down
+// the chain. r is the branch_run, or the branch_create. The calls of a batch have a handle, and are not of
+// foldgate's own tools. A call of foldgate itself (Internal) is of a tool that the configuration names, which
+// need not be read-only.
+func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	rt, name := r.s.rt, c.Target.Name
+	e, ok := r.s.findTool(ctx, name)
 	if e.TakesBranchID {
 		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
 	}
 	params := append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, name))...), `,"arguments":`...)
 	c.Target.Params = append(append(params, slices.Clone(c.Target.Arguments)...), '}')
 	c.Target.To, c.Target.Forward = "foldgate", c.Target.Params
-	r := &request{
-		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
-		s:       p.s, entry: e, call: c,
+	child := &request{
+		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: r.Emit},
+		s:       r.s, entry: e, call: c,
 	}
-	r.lifetime, r.cancel = context.WithCancelCause(ctx)
-	defer r.cancel(nil)
-	defer r.Sent()
-	defer r.leave()
+	child.lifetime, child.cancel = context.WithCancelCause(ctx)
+	defer child.cancel(nil)
+	defer child.Sent()
+	defer child.leave()
 	var err error
 	denied := func(reason, code, format string) error {
 		return &interceptor.Refusal{Reason: reason, Code: code, Status: 403, Message: fmt.Sprintf(format, name)}
 	}
-	ask, st := interceptor.Handler(r.callOwnTool), rt.Settings()
+	ask, st := interceptor.Handler(child.callOwnTool), rt.Settings()
 	switch {
 	case !st.Config.Knows(c.Origin.Principal): // a reload removed it meanwhile
 		err = denied(trace.ReasonPolicy, "forbidden", "%s was not called: the principal of the batch may no longer use foldgate")
 	case !ok:
-		err = r.unknownTool(name, e)
+		err = child.unknownTool(name, e)
 	case e.Server == "" && c.Target.Batch == "": // of a branch that runs by itself
-		rt.Tools.Attribute(r.lifetime, c)
+		rt.Tools.Attribute(child.lifetime, c)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
 	case !readOnly(e) && c.Origin.Direction != interceptor.Internal && !st.Config.Batch.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:
-		if err = r.target(e, name, e.Name); err == nil {
-			ask = r.toServers(rt.Settings().One(e.Server))
+		if err = child.target(e, name, e.Name); err == nil {
+			ask = child.toServers(rt.Settings().One(e.Server))
 		}
 	}
 	if err != nil {
-		ask = r.refuseParams(err)
+		ask = child.refuseParams(err)
 	}
-	return rt.Chain(r.lifetime, c, ask)
+	return rt.Chain(child.lifetime, c, ask)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // searchers are the client names of hosts with a search for tools of their own: a model reads only the
@@ -88,12 +87,13 @@ const (
 	suggestions = 3  // for an unknown name
 )
 
-// FindTools finds tools by words, or all of a server, among those that the caller sees. It returns what a
-// model reads of the definitions of the first limit, and a note that names some more.
-func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, server string, limit int) (definitions []json.RawMessage, note string, err error) {
-	s := parent.Receiver.(*request).s
-	merged, missing := s.Catalog(ctx, listWait, catalog.Tools, []string{parent.Call.Outcome.Record})
-	seen := merged.For(parent.Call.Origin.Identity)
+// FindTools implements [tools.Requester]: it finds tools by words, or all of a server, among those that the
+// caller sees. It returns what a model reads of the definitions of the first limit, and a note that names some
+// more.
+func (r *request) FindTools(ctx context.Context, query, server string, limit int) (definitions []json.RawMessage, note string, err error) {
+	s, rt := r.s, r.s.rt
+	merged, missing := s.Catalog(ctx, listWait, catalog.Tools, []string{r.call.Outcome.Record})
+	seen := merged.For(r.call.Origin.Identity)
 	servers, owners := []string{}, map[string]int{}
 	for _, shown := range seen.Order {
 		e, _ := seen.Lookup(shown)

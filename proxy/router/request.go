@@ -20,6 +20,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -646,7 +647,7 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 // callOwnTool serves a call of foldgate's own tools, or a request about a task of one.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Outcome.Forwarded = true
-	body, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
+	body, err := r.s.rt.Tools.Call(ctx, &tools.Request{Call: c, Requester: r})
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/runner"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -34,7 +33,7 @@ const metaBranch = wire.MetaPrefix + "branch_id"
 // agent is the model of a branch that runs by itself. It implements [runner.Branch].
 type agent struct {
 	t      *Tools
-	parent *conn.Request // the branch_create
+	parent *Request // the branch_create
 	branch folding.Branch
 	llm    config.LLM
 	model  runner.Model
@@ -75,13 +74,13 @@ func (t *Tools) checkRun() error {
 }
 
 // start starts the agent of a branch.
-func (t *Tools) start(r *conn.Request, b folding.Branch) *agent {
+func (t *Tools) start(r *Request, b folding.Branch) *agent {
 	cfg := t.Config().LLM
 	a := &agent{
 		t: t, parent: r, branch: b, llm: cfg, model: t.open(cfg), names: map[string]string{},
 		done: make(chan struct{}), turned: make(chan struct{}), last: time.Now(),
 	}
-	lifetime, cancel := context.WithCancelCause(t.router.Lifetime(r))
+	lifetime, cancel := context.WithCancelCause(r.Lifetime())
 	a.cancel = cancel
 	t.mu.Lock()
 	t.agents[b.ID] = a
@@ -95,7 +94,7 @@ func (t *Tools) start(r *conn.Request, b folding.Branch) *agent {
 
 // awaitOne returns the answer of the branch_create that started an agent. It waits for the message if wait is
 // set, but not longer than hosts do.
-func (t *Tools) awaitOne(ctx context.Context, r *conn.Request, a *agent, wait bool) ([]byte, error) {
+func (t *Tools) awaitOne(ctx context.Context, r *Request, a *agent, wait bool) ([]byte, error) {
 	limit := answerWithin
 	switch {
 	case r.Call.Origin.Thread == agentThread: // the agent of the parent branch has all the time that its branch has
@@ -111,7 +110,7 @@ func (t *Tools) awaitOne(ctx context.Context, r *conn.Request, a *agent, wait bo
 }
 
 // awaitAll waits for agents, and returns what their parent reads of them, the oldest first.
-func (t *Tools) awaitAll(ctx context.Context, r *conn.Request, agents []*agent, limit time.Duration) ([]byte, error) {
+func (t *Tools) awaitAll(ctx context.Context, r *Request, agents []*agent, limit time.Duration) ([]byte, error) {
 	slices.SortFunc(agents, func(a, b *agent) int {
 		return cmp.Or(a.branch.CreatedAt.Compare(b.branch.CreatedAt), strings.Compare(a.branch.ID, b.branch.ID))
 	})
@@ -154,7 +153,7 @@ func (t *Tools) sees(caller, of folding.Caller) bool {
 }
 
 // waitFor waits until the agents are done, but not longer than limit, and tells the host how far they are.
-func waitFor(ctx context.Context, r *conn.Request, agents []*agent, limit time.Duration) error {
+func waitFor(ctx context.Context, r *Request, agents []*agent, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	tick := time.NewTicker(progressEvery)

@@ -42,7 +42,7 @@ func (a *agent) tools(ctx context.Context) (all []runner.Tool) {
 		}
 		list = append(list, d)
 	}
-	for _, d := range a.t.router.Callable(ctx, a.parent) {
+	for _, d := range a.parent.Callable(ctx) {
 		if name, _ := rawjson.GetString(d, "name"); a.llm.Selects(name) {
 			list = append(list, d)
 		}
@@ -113,7 +113,7 @@ func (a *agent) do(ctx context.Context, shown string, arguments json.RawMessage)
 	if c.Target.Name, c.Target.Arguments = shown, arguments; shown == "branch_create" || shown == runner.ReturnTool {
 		c.Origin.Thread = agentThread
 	}
-	return a.t.router.CallTool(ctx, a.parent, c)
+	return a.parent.CallTool(ctx, c)
 }
 
 // Return implements [runner.Branch].

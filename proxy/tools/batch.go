@@ -15,7 +15,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 const (
@@ -28,7 +27,7 @@ const (
 type batch struct {
 	t      *Tools
 	in     batchArguments
-	parent *conn.Request // the branch_run
+	parent *Request // the branch_run
 	// handle names the answer, rest all results together.
 	handle, rest string
 	shown        []step // in.Steps without secrets, as they are stored and answered
@@ -65,7 +64,7 @@ type stepResult struct {
 
 // startBatch opens a branch if need be and starts the calls. They go on when the host's request is over:
 // the session, the branch and cancel end them.
-func (t *Tools) startBatch(ctx context.Context, r *conn.Request, in batchArguments) (*batch, error) {
+func (t *Tools) startBatch(ctx context.Context, r *Request, in batchArguments) (*batch, error) {
 	b := &batch{
 		t: t, in: in, parent: r, handle: t.Results.NewHandle(), rest: t.Results.NewHandle(),
 		done: make(chan struct{}), results: make([]stepResult, len(in.Steps)), shown: t.cleanSteps(ctx, in.Steps),
@@ -81,7 +80,7 @@ func (t *Tools) startBatch(ctx context.Context, r *conn.Request, in batchArgumen
 		t.forget(b)
 		return nil, err
 	}
-	lifetime, cancel := context.WithCancelCause(t.router.Lifetime(r))
+	lifetime, cancel := context.WithCancelCause(r.Lifetime())
 	b.cancel = cancel
 	t.wg.Go(func() {
 		defer cancel(nil)
@@ -251,7 +250,7 @@ func (b *batch) step(ctx context.Context, i int) {
 		Target:      interceptor.Target{Method: "tools/call", Name: st.Tool, Arguments: st.Arguments, Metered: true, Batch: b.rest},
 		Attribution: interceptor.Attribution{Branch: &branch},
 	}
-	res, err := b.t.router.CallTool(ctx, b.parent, c)
+	res, err := b.parent.CallTool(ctx, c)
 	r.server, r.tool = c.Target.Server, c.Target.Name
 	if err != nil {
 		r.fault = err.Error()

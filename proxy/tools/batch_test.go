@@ -18,21 +18,23 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// noTools is what a Router that only makes calls needs beside CallTool.
+// noTools is what a Requester that only makes calls needs beside CallTool.
 type noTools struct{}
 
-func (noTools) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+func (noTools) FindTools(context.Context, string, string, int) ([]json.RawMessage, string, error) {
 	return nil, "", nil
 }
 
-func (noTools) Callable(context.Context, *conn.Request) []json.RawMessage { return nil }
+func (noTools) Callable(context.Context) []json.RawMessage { return nil }
 
-func (noTools) Lifetime(*conn.Request) context.Context { return context.Background() }
+func (noTools) Notify(wire.Message) {}
 
-// held is a Router that answers no call until its channel is closed.
+func (noTools) Lifetime() context.Context { return context.Background() }
+
+// held is a Requester that answers no call until its channel is closed.
 type held struct {
 	noTools
 	open chan struct{}
@@ -40,7 +42,7 @@ type held struct {
 
 func hold() held { return held{open: make(chan struct{})} }
 
-func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+func (h held) CallTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"
 	select {
 	case <-h.open:
@@ -50,25 +52,25 @@ func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call
 	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"what alice read"}]}`)}, nil
 }
 
-// answers is a Router that answers each call with the text.
+// answers is a Requester that answers each call with the text.
 type answers struct {
 	noTools
 	text string
 }
 
-func (a answers) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+func (a answers) CallTool(_ context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"
 	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(a.text)) + `}]}`)}, nil
 }
 
-// fails is a Router that answers the calls with these errors, one after the other.
+// fails is a Requester that answers the calls with these errors, one after the other.
 type fails struct {
 	noTools
 	texts []string
 	next  atomic.Int64
 }
 
-func (f *fails) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+func (f *fails) CallTool(_ context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"
 	text := f.texts[int(f.next.Add(1)-1)%len(f.texts)]
 	return &interceptor.Result{Body: json.RawMessage(`{"isError":true,"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}]}`)}, nil
@@ -142,7 +144,7 @@ func (t *Tools) running() *batch {
 func (t *Tools) batchOf(principal, session string) *batch {
 	return &batch{
 		t: t, handle: (&results.Store{}).NewHandle(), rest: (&results.Store{}).NewHandle(), done: make(chan struct{}),
-		parent: &conn.Request{Call: &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: principal}, Session: session}}},
+		parent: &Request{Call: &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: principal}, Session: session}}},
 	}
 }
 
@@ -332,9 +334,9 @@ func TestCancelledBatch(t *testing.T) {
 	}()
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}},
-		Target: interceptor.Target{Name: "branch_run", Arguments: json.RawMessage(`{"tool":"up__read","each":[{}]}`)},
+		Target: interceptor.Target{Method: "tools/call", Name: "branch_run", Arguments: json.RawMessage(`{"tool":"up__read","each":[{}]}`)},
 	}
-	if _, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c}); err != cancelled || c.Outcome.Decision != "" {
+	if _, err := tools.Call(ctx, &Request{c, tools.from}); err != cancelled || c.Outcome.Decision != "" {
 		t.Errorf("the call ends with %v, decision %q; want %v alone", err, c.Outcome.Decision, cancelled)
 	}
 	<-b.done

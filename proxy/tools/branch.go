@@ -13,7 +13,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -25,7 +24,7 @@ const (
 // metaExpires is the key of _meta that says when a new branch ends at the latest.
 const metaExpires = wire.MetaPrefix + "expires_at"
 
-func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (t *Tools) create(ctx context.Context, r *Request) ([]byte, error) {
 	c := r.Call
 	var in struct {
 		Description, Prompt string
@@ -76,7 +75,7 @@ func (t *Tools) create(ctx context.Context, r *conn.Request) ([]byte, error) {
 }
 
 // opened returns the answer of branch_create about a branch in which the host works.
-func (t *Tools) opened(ctx context.Context, r *conn.Request, b folding.Branch) []byte {
+func (t *Tools) opened(ctx context.Context, r *Request, b folding.Branch) []byte {
 	c := r.Call
 	out := struct {
 		BranchID        string `json:"branch_id"`
@@ -96,7 +95,7 @@ func (t *Tools) opened(ctx context.Context, r *conn.Request, b folding.Branch) [
 	return rawjson.Set(structured(c, out), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires)
 }
 
-func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (t *Tools) finish(ctx context.Context, r *Request) ([]byte, error) {
 	c := r.Call
 	var in struct {
 		BranchID string  `json:"branch_id"`
@@ -144,7 +143,7 @@ func (t *Tools) finish(ctx context.Context, r *conn.Request) ([]byte, error) {
 	return structured(c, out), nil
 }
 
-func (t *Tools) status(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (t *Tools) status(ctx context.Context, r *Request) ([]byte, error) {
 	c := r.Call
 	var in struct {
 		BranchID    string   `json:"branch_id"`

@@ -14,12 +14,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/tools"
 )
-
-// router makes the calls of batches; package router has the real one.
-type router struct{ tools.Router }
 
 func Example() {
 	lifetime := context.Background()
@@ -45,13 +41,12 @@ func Example() {
 	defer branches.Close(lifetime)
 
 	t := tools.New(lifetime, tools.Options{Config: func() *config.Config { return &cfg }, Branches: branches, Counter: counter, Records: &interceptor.BranchRecords{}, Log: discard})
-	t.SetRouter(router{})
 	call := &interceptor.Call{
 		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}, Session: "ses_1"},
 		Target: interceptor.Target{Method: "tools/call", Name: "branch_create", Arguments: json.RawMessage(`{"description":"look around"}`)},
 	}
 	t.Attribute(lifetime, call)
-	body, err := t.Call(lifetime, &conn.Request{Method: "tools/call", Call: call})
+	body, err := t.Call(lifetime, &tools.Request{Call: call})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -46,7 +45,7 @@ const (
 )
 
 // find serves find_tools. What does not fit into the budget is named without its schema.
-func (t *Tools) find(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (t *Tools) find(ctx context.Context, r *Request) ([]byte, error) {
 	var in struct {
 		Query, Server string
 		Limit         float64
@@ -62,7 +61,7 @@ func (t *Tools) find(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if len(in.Query) > maxQuery {
 		return nil, folding.Errorf(folding.ErrInvalidInput, "query has %d bytes, more than %d: say it in a few words", len(in.Query), maxQuery)
 	}
-	definitions, note, err := t.router.FindTools(ctx, r, in.Query, in.Server, int(cmp.Or(in.Limit, defaultFound)))
+	definitions, note, err := r.FindTools(ctx, in.Query, in.Server, int(cmp.Or(in.Limit, defaultFound)))
 	if err != nil {
 		return nil, err
 	}

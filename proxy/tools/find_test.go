@@ -9,16 +9,15 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// finds is a Router that finds tools with definitions of so many words.
+// finds is a Requester that finds tools with definitions of so many words.
 type finds struct {
 	answers
 	words []int
 }
 
-func (f finds) FindTools(_ context.Context, _ *conn.Request, _, _ string, limit int) (found []json.RawMessage, note string, err error) {
+func (f finds) FindTools(_ context.Context, _, _ string, limit int) (found []json.RawMessage, note string, err error) {
 	for i, n := range f.words[:min(limit, len(f.words))] {
 		found = append(found, fmt.Appendf(nil, `{"name":"tool_%d","description":%q}`, i, strings.Repeat("word ", n)))
 	}
@@ -65,7 +64,7 @@ func TestFoundDefinitionsAreBounded(t *testing.T) {
 			}
 			chain := interceptor.NewChain(func(context.Context, *interceptor.Call) {}, interceptor.Meter(tools.Branches, func() *interceptor.Limits { return nil }, interceptor.TokenMeter{Counter: tools.Counter}))
 			res, err := chain(t.Context(), c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-				body, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c})
+				body, err := tools.Call(ctx, &Request{c, tools.from})
 				return &interceptor.Result{Body: body}, err
 			})
 			if err != nil {

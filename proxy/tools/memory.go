@@ -10,7 +10,6 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/memory"
 )
 
@@ -21,7 +20,7 @@ const (
 
 // own makes a call for foldgate itself, of a tool that the configuration names. It is recorded and scrubbed,
 // and not charged: a branch pays for what it gets of the result.
-func (t *Tools) own(ctx context.Context, r *conn.Request, branch, tool string, arguments []byte) (*interceptor.Call, *interceptor.Result, error) {
+func (t *Tools) own(ctx context.Context, r *Request, branch, tool string, arguments []byte) (*interceptor.Call, *interceptor.Result, error) {
 	c := &interceptor.Call{
 		Origin: derived(r.Call, "memory "+tool),
 		Target: interceptor.Target{Method: "tools/call", Name: tool, Arguments: arguments},
@@ -32,7 +31,7 @@ func (t *Tools) own(ctx context.Context, r *conn.Request, branch, tool string, a
 	}
 	ctx, cancel := context.WithTimeout(ctx, memoryTime)
 	defer cancel()
-	res, err := t.router.CallTool(ctx, r, c)
+	res, err := r.CallTool(ctx, c)
 	if err == nil && res.Failed() {
 		text, structured := res.Text()
 		err = errors.New(strings.TrimSpace(text + " " + structured))
@@ -42,7 +41,7 @@ func (t *Tools) own(ctx context.Context, r *conn.Request, branch, tool string, a
 
 // memories returns the memories for a new branch as a text, and its tokens. What they are is in the trace. A
 // branch begins without them if they can't be found.
-func (t *Tools) memories(ctx context.Context, r *conn.Request, b folding.Branch) (text string, cost int, found *interceptor.Call) {
+func (t *Tools) memories(ctx context.Context, r *Request, b folding.Branch) (text string, cost int, found *interceptor.Call) {
 	cfg := t.Config().Folding
 	if !cfg.InjectMemories || cfg.Memory.Tool == "" {
 		return "", 0, nil
@@ -72,7 +71,7 @@ func (t *Tools) memories(ctx context.Context, r *conn.Request, b folding.Branch)
 // keepMemories stores the memories for a branch in which a host works, so that branch_read delivers them
 // there, and the branch pays. It returns their handle, "" without any: the answer of branch_create, which
 // the parent reads, has nothing of them.
-func (t *Tools) keepMemories(ctx context.Context, r *conn.Request, b folding.Branch) (handle string) {
+func (t *Tools) keepMemories(ctx context.Context, r *Request, b folding.Branch) (handle string) {
 	text, cost, found := t.memories(ctx, r, b)
 	if text == "" {
 		return ""
@@ -90,7 +89,7 @@ func (t *Tools) keepMemories(ctx context.Context, r *conn.Request, b folding.Bra
 }
 
 // remember stores what a branch brought, in the background: its agent need not wait.
-func (t *Tools) remember(r *conn.Request, b folding.Branch) {
+func (t *Tools) remember(r *Request, b folding.Branch) {
 	cfg := t.Config().Folding.Remember
 	if cfg.Tool == "" || !b.Status.Terminal() {
 		return
@@ -108,7 +107,7 @@ func (t *Tools) remember(r *conn.Request, b folding.Branch) {
 		"reason": b.Reason, "error": b.Error, "tools": strings.Join(made, ", "), "cost": fmt.Sprint(b.BudgetUsed), "branch": b.ID, "principal": b.Principal,
 	})
 	t.wg.Go(func() {
-		if _, _, err := t.own(t.router.Lifetime(r), r, "", cfg.Tool, arguments); err != nil {
+		if _, _, err := t.own(r.Lifetime(), r, "", cfg.Tool, arguments); err != nil {
 			t.Log.Warn("what a branch brought was not remembered", "branch_id", b.ID, "err", err)
 		}
 	})

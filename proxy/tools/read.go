@@ -16,7 +16,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // Limits of one branch_read.
@@ -58,7 +57,7 @@ func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (t *Tools) read(ctx context.Context, r *Request) ([]byte, error) {
 	var in readArguments
 	c := r.Call
 	if err := decode(c, &in); err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -41,7 +40,7 @@ type step struct {
 }
 
 // runBatch serves branch_run: it starts the batch and waits for it, but not longer than hosts do.
-func (t *Tools) runBatch(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (t *Tools) runBatch(ctx context.Context, r *Request) ([]byte, error) {
 	var in batchArguments
 	if err := decode(r.Call, &in); err != nil {
 		return nil, err
@@ -119,7 +118,7 @@ func (in *batchArguments) check(maxCalls int) error {
 
 // wait waits for the batch and tells the host how far it is. It returns nothing once the batch is
 // over, and a result for the host if that takes too long.
-func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err error) {
+func (b *batch) wait(ctx context.Context, r *Request) (running []byte, err error) {
 	limit := time.NewTimer(answerWithin)
 	defer limit.Stop()
 	tick := time.NewTicker(progressEvery)
@@ -144,17 +143,17 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 // progressReporter tells the host of one request how far that is, if the host asked for it. MCP wants each value to be
 // greater than the one before, so if no more is done it adds a part of one step, which grows with time.
 type progressReporter struct {
-	r     *conn.Request
+	r     *Request
 	begun time.Time
 	last  float64
 }
 
-func newProgressReporter(r *conn.Request) *progressReporter {
+func newProgressReporter(r *Request) *progressReporter {
 	return &progressReporter{r: r, begun: time.Now(), last: -1}
 }
 
 func (m *progressReporter) tell(done, total int) {
-	token, ok := rawjson.Get(m.r.Params, "_meta", "progressToken")
+	token, ok := rawjson.Get(m.r.Call.Target.Forward, "_meta", "progressToken")
 	if !ok {
 		return
 	}
@@ -164,13 +163,13 @@ func (m *progressReporter) tell(done, total int) {
 		value = max(value, math.Floor(m.last)) + waited/(waited+1)
 	}
 	m.last = value
-	m.r.Receiver.Message(wire.Message{Method: wire.MethodProgress,
+	m.r.Notify(wire.Message{Method: wire.MethodProgress,
 		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%v,"total":%d}`, token, value, total)})
 }
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under
 // the batch's handle.
-func (b *batch) reply(ctx context.Context, r *conn.Request, maxTokens int) ([]byte, error) {
+func (b *batch) reply(ctx context.Context, r *Request, maxTokens int) ([]byte, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -184,7 +183,7 @@ func (b *batch) reply(ctx context.Context, r *conn.Request, maxTokens int) ([]by
 // waitStored waits for a batch that its host was told goes on. It returns nothing once the answer
 // can be read from the store, under the batch's handle. An answer that can't be stored is kept for
 // another try.
-func (b *batch) waitStored(ctx context.Context, r *conn.Request) (running []byte, err error) {
+func (b *batch) waitStored(ctx context.Context, r *Request) (running []byte, err error) {
 	if running, err := b.wait(ctx, r); running != nil || err != nil {
 		return running, err
 	}

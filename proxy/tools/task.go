@@ -11,7 +11,6 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -34,20 +33,20 @@ type task struct {
 
 // asTask reports whether the host gets a branch_create as a task. A legacy host asks for it; a modern host says
 // that it knows tasks, and gets one if it had to wait.
-func (t *Tools) asTask(r *conn.Request, wait bool) bool {
+func (t *Tools) asTask(r *Request, wait bool) bool {
 	if t.checkRun() != nil || r.Call.Origin.Thread == agentThread {
 		return false
 	}
 	if modern(r.Call) {
-		_, known := rawjson.Get(r.Params, "_meta", wire.MetaClientCapabilities, "extensions", wire.TasksExtension)
+		_, known := rawjson.Get(r.Call.Target.Forward, "_meta", wire.MetaClientCapabilities, "extensions", wire.TasksExtension)
 		return known && wait
 	}
-	asked, _ := rawjson.Get(r.Params, "task")
+	asked, _ := rawjson.Get(r.Call.Target.Forward, "task")
 	return rawjson.KindOf(asked) == rawjson.Object
 }
 
 // newTask makes a task of a branch_create, which has an agent or a result, and returns what the host gets at once.
-func (t *Tools) newTask(r *conn.Request, b folding.Branch, a *agent, result []byte) []byte {
+func (t *Tools) newTask(r *Request, b folding.Branch, a *agent, result []byte) []byte {
 	k, id := &task{caller: r.Call.Caller(), branch: b, agent: a, result: result}, b.ID
 	k.expiry = time.AfterFunc(k.ttl(), func() { // keeps nothing but the id
 		t.mu.Lock()
@@ -113,30 +112,30 @@ func (t *Tools) runsAsTask(id string) bool {
 func (t *Tools) HasTask(c *interceptor.Call, id string) bool { return t.task(c, id) != nil }
 
 // aboutTask serves a request about a task of foldgate's own.
-func (t *Tools) aboutTask(ctx context.Context, r *conn.Request) ([]byte, error) {
-	id, _ := rawjson.GetString(r.Params, "taskId")
+func (t *Tools) aboutTask(ctx context.Context, r *Request) ([]byte, error) {
+	id, _ := rawjson.GetString(r.Call.Target.Forward, "taskId")
 	k, isModern := t.task(r.Call, id), modern(r.Call)
 	own := interceptor.MethodTaskResult // the method that only this era has
 	if isModern {
 		own = "tasks/update"
 	}
 	switch {
-	case !slices.Contains([]string{interceptor.MethodTaskGet, "tasks/cancel", own}, r.Method):
+	case !slices.Contains([]string{interceptor.MethodTaskGet, "tasks/cancel", own}, r.Call.Target.Method):
 		return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: foldgate's own tasks have no such method"}
 	case k == nil: // the same if it is another principal's
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown task: it is over, or was never made"}
-	case r.Method == interceptor.MethodTaskGet && isModern && k.status() == statusCompleted:
+	case r.Call.Target.Method == interceptor.MethodTaskGet && isModern && k.status() == statusCompleted:
 		return rawjson.Set(k.state(true), k.answer(ctx, r.Call), "result"), nil
-	case r.Method == interceptor.MethodTaskGet:
+	case r.Call.Target.Method == interceptor.MethodTaskGet:
 		return k.state(isModern), nil
-	case r.Method == interceptor.MethodTaskResult:
+	case r.Call.Target.Method == interceptor.MethodTaskResult:
 		if k.agent != nil {
 			if err := waitFor(ctx, r, []*agent{k.agent}, forever); err != nil {
 				return nil, err
 			}
 		}
 		return rawjson.Set(k.answer(ctx, r.Call), rawjson.Quote(id), "_meta", wire.MetaRelatedTask, "taskId"), nil
-	case r.Method == "tasks/cancel":
+	case r.Call.Target.Method == "tasks/cancel":
 		return k.cancel(ctx, r)
 	}
 	return []byte(`{"resultType":"complete"}`), nil // tasks/update: it never asks for input
@@ -180,7 +179,7 @@ func (k *task) answer(ctx context.Context, c *interceptor.Call) []byte {
 
 // cancel serves tasks/cancel. The branch may return meanwhile, so a legacy host, which gets the state, waits for
 // its end.
-func (k *task) cancel(ctx context.Context, r *conn.Request) ([]byte, error) {
+func (k *task) cancel(ctx context.Context, r *Request) ([]byte, error) {
 	working := k.status() == statusWorking
 	if working {
 		k.agent.cancel(context.Canceled)

@@ -14,17 +14,16 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // progressOf keeps the progress that a host is told.
 type progressOf struct {
-	conn.Receiver
+	Requester
 	told []struct{ Progress, Total float64 }
 }
 
-func (p *progressOf) Message(m wire.Message) {
+func (p *progressOf) Notify(m wire.Message) {
 	p.told = append(p.told, struct{ Progress, Total float64 }{})
 	if err := json.Unmarshal(m.Params, &p.told[len(p.told)-1]); err != nil {
 		panic(err)
@@ -35,7 +34,7 @@ func (p *progressOf) Message(m wire.Message) {
 // total is what all agents may do.
 func TestProgressGrows(t *testing.T) {
 	p := &progressOf{}
-	r := &conn.Request{Params: json.RawMessage(`{"_meta":{"progressToken":1}}`), Receiver: p}
+	r := &Request{&interceptor.Call{Target: interceptor.Target{Forward: json.RawMessage(`{"_meta":{"progressToken":1}}`)}}, p}
 	m := newProgressReporter(r)
 	for _, done := range []int{0, 0, 5, 3, 3, 6, 5, 7} {
 		m.tell(done, 10)
@@ -69,12 +68,15 @@ func TestProgressGrows(t *testing.T) {
 }
 
 // aboutTask is a request about a task.
-func aboutTask(method string, modern bool) *conn.Request {
-	c := &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "p"}, Session: "ses_1", Revision: wire.VersionLegacy}}
+func aboutTask(method string, modern bool) *Request {
+	c := &interceptor.Call{
+		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "p"}, Session: "ses_1", Revision: wire.VersionLegacy},
+		Target: interceptor.Target{Method: method, Forward: json.RawMessage(`{"taskId":"br_1"}`)},
+	}
 	if modern {
 		c.Origin.Revision = wire.VersionModern
 	}
-	return &conn.Request{Method: method, Params: json.RawMessage(`{"taskId":"br_1"}`), Call: c}
+	return &Request{Call: c}
 }
 
 // The state of a task agrees with its result, also if its branch returned while it was cancelled. A modern host
@@ -86,7 +88,7 @@ func TestCancelledTask(t *testing.T) {
 			"cancelled": {Status: "failed", Reason: folding.ReasonCancelled},
 		} {
 			tools := newTools(t, nil, nil)
-			a := &agent{t: tools, parent: aboutTask("tools/call", modern), branch: folding.Branch{ID: "br_1"}, done: make(chan struct{})}
+			a := &agent{t: tools.Tools, parent: aboutTask("tools/call", modern), branch: folding.Branch{ID: "br_1"}, done: make(chan struct{})}
 			a.cancel = func(error) { a.answer = answer; close(a.done) }
 			tools.newTask(a.parent, a.branch, a, nil)
 			body, err := tools.Call(t.Context(), aboutTask("tasks/cancel", modern))
@@ -106,7 +108,7 @@ func TestMessageOnce(t *testing.T) {
 	tools := newTools(t, nil, nil)
 	tools.Limits = func() *interceptor.Limits { return nil }
 	for i := range 30 {
-		asks := func() *conn.Request { // a session may not make many branches
+		asks := func() *Request { // a session may not make many branches
 			r := aboutTask("tools/call", false)
 			r.Call.Origin.Session = fmt.Sprint("ses_", i)
 			return r
@@ -124,7 +126,7 @@ func TestMessageOnce(t *testing.T) {
 		if b, _, err = tools.Branches.Status(t.Context(), c.Caller(), folding.StatusRequest{BranchID: b.ID}); err != nil {
 			t.Fatal(err)
 		}
-		a := &agent{t: tools, parent: asks(), branch: b, done: make(chan struct{}), answer: agentAnswer{Message: "found"}}
+		a := &agent{t: tools.Tools, parent: asks(), branch: b, done: make(chan struct{}), answer: agentAnswer{Message: "found"}}
 		close(a.done)
 		tools.mu.Lock()
 		tools.agents[b.ID] = a
@@ -177,7 +179,7 @@ func TestForgottenTasks(t *testing.T) {
 func TestTasksAreNotAwaited(t *testing.T) {
 	tools := newTools(t, nil, nil)
 	for _, id := range []string{"br_1", "br_2"} {
-		a := &agent{t: tools, parent: aboutTask("tools/call", false), branch: folding.Branch{ID: id}, done: make(chan struct{}), cancel: context.CancelCauseFunc(func(error) {})}
+		a := &agent{t: tools.Tools, parent: aboutTask("tools/call", false), branch: folding.Branch{ID: id}, done: make(chan struct{}), cancel: context.CancelCauseFunc(func(error) {})}
 		tools.agents[id] = a
 		if id == "br_1" {
 			tools.newTask(a.parent, a.branch, a, nil)

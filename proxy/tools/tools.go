@@ -1,6 +1,5 @@
 // Package tools has foldgate's own tools: branch_create, branch_return, branch_status, branch_read
-// and branch_run, and find_tools and call_tool if hosts may search. They take requests as a connection
-// does; each brings its call.
+// and branch_run, and find_tools and call_tool if hosts may search.
 package tools
 
 import (
@@ -19,24 +18,31 @@ import (
 	"github.com/foldgate/foldgate/internal/arguments"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/runner"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Router makes the calls of batches, of models that foldgate runs, and of memory tools.
-type Router interface {
-	// CallTool runs one such call down the chain. c has its origin, the shown name of the tool,
-	// its arguments and its branch; CallTool completes the target. parent is the request for
-	// branch_run or branch_create. An error says why there is no result: the tool is unknown, must not be
-	// called so, or failed.
-	CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error)
-	// Callable returns the definitions of the tools that CallTool calls for the parent, as models read them.
-	Callable(ctx context.Context, parent *conn.Request) []json.RawMessage
+// Request is a request that foldgate's own tools serve.
+type Request struct {
+	Call *interceptor.Call // the request in the chain
+	Requester
+}
+
+// Requester is the sender of a [Request]. It hears how far the request is, and the tools make further calls
+// in its name: those of batches, of models that foldgate runs, and of memory tools.
+type Requester interface {
+	// Notify sends it a notification. It does not block.
+	Notify(wire.Message)
 	// Lifetime returns the context in which a batch goes on after its request.
-	Lifetime(parent *conn.Request) context.Context
+	Lifetime() context.Context
+	// CallTool runs a further call down the chain. c has its origin, the shown name of the tool, its
+	// arguments and its branch; CallTool completes the target. An error says why there is no result: the
+	// tool is unknown, must not be called so, or failed.
+	CallTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error)
+	// Callable returns the definitions of the tools that CallTool calls, as models read them.
+	Callable(ctx context.Context) []json.RawMessage
 	// FindTools finds tools by words, or all of a server, and returns the definitions of the first limit.
-	FindTools(ctx context.Context, parent *conn.Request, query, server string, limit int) (definitions []json.RawMessage, note string, err error)
+	FindTools(ctx context.Context, query, server string, limit int) (definitions []json.RawMessage, note string, err error)
 }
 
 // Options configure the tools. All fields are required.
@@ -56,7 +62,6 @@ type Options struct {
 type Tools struct {
 	Options
 	lifetime context.Context
-	router   Router
 	open     func(config.LLM) runner.Model // nil: no branch runs by itself
 	chain    interceptor.Chain             // down which the requests to models go
 	wg       sync.WaitGroup                // the batches and agents under way
@@ -70,14 +75,10 @@ type Tools struct {
 	tasks map[string]*task
 }
 
-// New returns the tools. Batches end with lifetime. SetRouter must be called before the first
-// branch_run.
+// New returns the tools. Batches end with lifetime.
 func New(lifetime context.Context, o Options) *Tools {
 	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}, agents: map[string]*agent{}, tasks: map[string]*task{}}
 }
-
-// SetRouter sets what makes the calls of batches.
-func (t *Tools) SetRouter(r Router) { t.router = r }
 
 // SetModels lets branches run by themselves, if the configuration has a model, which open opens. The requests to it
 // go down the chain.
@@ -219,10 +220,9 @@ func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-// Call serves a tools/call, or a request about the task of one, and returns its result. r.Call is the call in
-// the chain.
-func (t *Tools) Call(ctx context.Context, r *conn.Request) (body []byte, err error) {
-	if r.Method != "tools/call" {
+// Call serves a tools/call, or a request about the task of one, and returns its result.
+func (t *Tools) Call(ctx context.Context, r *Request) (body []byte, err error) {
+	if r.Call.Target.Method != "tools/call" {
 		return t.aboutTask(ctx, r)
 	}
 	switch r.Call.Target.Name {

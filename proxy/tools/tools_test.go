@@ -24,7 +24,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -34,9 +33,15 @@ func fixed(c config.Config) func() *config.Config { return func() *config.Config
 // rules are loaded once for all tests.
 var rules = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
 
-// newTools returns tools on a state directory of their own. router makes the
-// calls of batches. The configuration has one server, up.
-func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
+// toolsFor are tools, and who calls them.
+type toolsFor struct {
+	*Tools
+	from Requester
+}
+
+// newTools returns tools on a state directory of their own, which from calls.
+// The configuration has one server, up.
+func newTools(t *testing.T, from Requester, change func(*config.Config)) toolsFor {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstreams = map[string]*config.Upstream{"up": {Command: []string{"fake"}}}
@@ -66,7 +71,6 @@ func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
 		Programs: extract.NewPrograms(len(cfg.Principals)), Boundary: &interceptor.Boundary{Scrubber: scrubber, Policy: cfg.ScrubPolicy},
 		Records: &interceptor.BranchRecords{}, Log: log,
 	})
-	tools.SetRouter(router)
 	t.Cleanup(func() {
 		end()
 		tools.Close()
@@ -74,7 +78,7 @@ func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
 			t.Errorf("Close: %v", err)
 		}
 	})
-	return tools
+	return toolsFor{tools, from}
 }
 
 // newStore opens an empty store of results.
@@ -89,7 +93,7 @@ func newStore(t *testing.T, strict bool) *results.Store {
 
 // host returns how a session of a principal calls own tools. Like the chain, it
 // finds the branch of a call, and turns an error into a result.
-func (t *Tools) host(principal, session string) func(name, args string) string {
+func (t toolsFor) host(principal, session string) func(name, args string) string {
 	return func(name, args string) string {
 		c := &interceptor.Call{
 			Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: principal}, Session: session},
@@ -103,7 +107,7 @@ func (t *Tools) host(principal, session string) func(name, args string) string {
 			}
 			c.Attribution.Branch, c.Attribution.Context = &b, b.Context
 		}
-		body, err := t.Call(context.Background(), &conn.Request{Method: "tools/call", Params: c.Target.Params, Call: c})
+		body, err := t.Call(context.Background(), &Request{c, t.from})
 		var r *interceptor.Refusal
 		if errors.As(err, &r) {
 			return string(r.ToolResult(false))
@@ -165,7 +169,7 @@ func TestBatchThatTakesLong(t *testing.T) {
 		tools := New(t.Context(), Options{Counter: counter(t), Config: fixed(config.Default())})
 		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: batchArguments{Steps: make([]step, 3)}}
 		b.finished.Store(2)
-		r := &conn.Request{Call: &interceptor.Call{}}
+		r := &Request{Call: &interceptor.Call{}}
 		b.parent = r
 		// await waits as branch_run does.
 		await := func(ctx context.Context) ([]byte, error) {
@@ -338,9 +342,9 @@ func TestPageOfACancelledCall(t *testing.T) {
 	cancel()
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}},
-		Target: interceptor.Target{Name: "branch_read", Arguments: json.RawMessage(`{"handle":"` + r.Handle + `","page":1000000}`)},
+		Target: interceptor.Target{Method: "tools/call", Name: "branch_read", Arguments: json.RawMessage(`{"handle":"` + r.Handle + `","page":1000000}`)},
 	}
-	if _, err := tools.Call(ctx, &conn.Request{Method: "tools/call", Call: c}); err == nil || !strings.Contains(err.Error(), "page: took too long: 0 pages") {
+	if _, err := tools.Call(ctx, &Request{Call: c}); err == nil || !strings.Contains(err.Error(), "page: took too long: 0 pages") {
 		t.Errorf("the call ends with %v", err)
 	}
 }
