@@ -68,10 +68,10 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 		return sharedConn{Conn: c, hosts: h, everyone: host.Everyone, serving: map[*conn.Request]struct{}{}}
 	}
 	switch modern := c.Info().Modern() || host.View; {
-	case host.Modern && modern:
+	case host.Shared && modern:
 		w := shared()
 		return &w, &w
-	case host.Modern:
+	case host.Shared:
 		w := &legacyServer{
 			sharedConn: shared(), b: b, key: server, log: log, level: noLevel, listening: map[*conn.Request]string{},
 		}

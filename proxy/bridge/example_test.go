@@ -44,7 +44,7 @@ func Example() {
 	defer b.Wait()
 	defer end()
 
-	modern, _ := b.Wrap("up", conn.Host{Modern: true}, legacyConn{answers: make(chan wire.Message)}, host{})
+	modern, _ := b.Wrap("up", conn.Host{Shared: true}, legacyConn{answers: make(chan wire.Message)}, host{})
 	call := func(params string) wire.Message {
 		m, err := modern.Call(lifetime, &conn.Request{Method: "tools/call", Params: json.RawMessage(params), Receiver: host{}, Call: &interceptor.Call{}})
 		if err != nil {

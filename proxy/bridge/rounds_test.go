@@ -38,7 +38,7 @@ func TestUnattributedNotifications(t *testing.T) {
 		serveWith(func(context.Context, *conn.Request) (wire.Message, error))
 	}{"legacy": &fakeConn{}, "modern": &modernConn{}} {
 		hosts, own := make(messages, 10), make(messages, 10)
-		c, h := newBridge(t).Wrap("up", conn.Host{Modern: true}, server, hosts)
+		c, h := newBridge(t).Wrap("up", conn.Host{Shared: true}, server, hosts)
 		server.serveWith(func(context.Context, *conn.Request) (wire.Message, error) {
 			for _, method := range []string{wire.MethodLogMessage, "notifications/tools/list_changed"} {
 				h.Unsolicited(wire.Message{Method: method, Params: json.RawMessage(`{"level":"error"}`)})

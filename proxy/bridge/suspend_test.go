@@ -72,7 +72,7 @@ func newBridge(t *testing.T) *Bridge {
 // legacy returns a legacy server as the hosts that share a connection see it.
 func (b *Bridge) legacy(t *testing.T, c conn.Conn) *legacyServer {
 	t.Helper()
-	w, h := b.Wrap("up", conn.Host{Modern: true}, c, drop{})
+	w, h := b.Wrap("up", conn.Host{Shared: true}, c, drop{})
 	s, ok := w.(*legacyServer)
 	if !ok || h != conn.Handler(s) {
 		t.Fatalf("Wrap = %T, %T, want a legacyServer that handles its own messages", w, h)
@@ -303,7 +303,7 @@ func TestRoundNamesItsCall(t *testing.T) {
 		candidates []string
 		want       error
 	}{{"up", nil, nil}, {"other", nil, errNotSuspended}, {"other", []string{"other", "third"}, errNotSuspended}, {"other", []string{"other", "up"}, nil}} {
-		w, _ := b.Wrap(at.key, conn.Host{Modern: true}, &fakeConn{}, drop{})
+		w, _ := b.Wrap(at.key, conn.Host{Shared: true}, &fakeConn{}, drop{})
 		round := roundOf(fmt.Sprintf(`{"name":"greet","requestState":%q}`, call.state))
 		round.Call.Target.Candidates = at.candidates
 		if _, err := w.(*legacyServer).startOrResume(t.Context(), round); !errors.Is(err, at.want) {
@@ -325,7 +325,7 @@ func (r refusals) Undelivered(refusal conn.Undelivered) { *r.heard = append(*r.h
 func TestLargeQuestions(t *testing.T) {
 	var heard []conn.Undelivered
 	b := newBridge(t)
-	w, _ := b.Wrap("up", conn.Host{Modern: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
+	w, _ := b.Wrap("up", conn.Host{Shared: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
 	call := w.(*legacyServer).suspendable("s")
 	for _, size := range []int{2 * maxQuestionBytes, 1} {
 		call.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Raw: make([]byte, size)})
@@ -340,7 +340,7 @@ func TestLargeQuestions(t *testing.T) {
 func TestRefusedWhileSuspended(t *testing.T) {
 	var heard []conn.Undelivered
 	b := newBridge(t)
-	w, _ := b.Wrap("up", conn.Host{Modern: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
+	w, _ := b.Wrap("up", conn.Host{Shared: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
 	call := w.(*legacyServer).suspendable("s")
 	asks := wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}
 	for range maxQuestions {

@@ -120,16 +120,14 @@ const (
 
 // Host describes the hosts that use a connection.
 type Host struct {
-	// Modern means that they speak the modern era. Such hosts share the connection, so progress
-	// tokens are made unique.
-	Modern bool
-	// Everyone means that they may have several principals.
+	// Shared means that several hosts use the connection, so progress tokens are made unique. Requests on
+	// it are of the modern era: a legacy host has a View.
+	Shared bool
+	// Everyone means that hosts of several principals may share it.
 	Everyone bool
-	// View means that the connection is a view of one that modern hosts share, and the host is a legacy
-	// one.
+	// View means that the connection is what one legacy host sees of a shared one.
 	View bool
-	// Initialize holds the params of the host's initialize. It is nil if several hosts share the
-	// connection.
+	// Initialize holds the params of the host's initialize. It is nil on a shared connection.
 	Initialize json.RawMessage
 }
 

@@ -80,7 +80,7 @@ func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 		t.tokens[t.wireToken(c)] = c
 	}
 	t.mu.Unlock()
-	if c.token != nil && t.cfg.Host.Modern {
+	if c.token != nil && t.cfg.Host.Shared {
 		return c, rawjson.Set(r.Params, c.idLiteral(), "_meta", "progressToken"), nil
 	}
 	return c, r.Params, nil
@@ -90,7 +90,7 @@ func (c *call) idLiteral() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
 // wireToken returns the key of c's token as the server sees it.
 func (t *calls) wireToken(c *call) string {
-	if t.cfg.Host.Modern {
+	if t.cfg.Host.Shared {
 		return string(c.idLiteral())
 	}
 	return wire.TokenKey(c.token)
@@ -275,7 +275,7 @@ func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	t.mu.Lock()
 	c = t.tokens[wire.TokenKey(lit)]
 	t.mu.Unlock()
-	if !t.cfg.Host.Modern {
+	if !t.cfg.Host.Shared {
 		return c, true
 	}
 	if c == nil {

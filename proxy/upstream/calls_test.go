@@ -12,7 +12,7 @@ import (
 
 // Only what is a progress token gets one of ours: null asks for no progress.
 func TestNullIsNoProgressToken(t *testing.T) {
-	fs := newCalls(&Config{Host: conn.Host{Modern: true}})
+	fs := newCalls(&Config{Host: conn.Host{Shared: true}})
 	for meta, want := range map[string]string{
 		`{"progressToken":null}`: `{"progressToken":null}`, `{"progressToken":"a"}`: `{"progressToken":1}`, `{"progress\u0054oken":7}`: `{"progress\u0054oken":1}`,
 	} {
@@ -57,7 +57,7 @@ func (a answered) Answered(wire.Message) { *a.n++ }
 // connection: it could be about a call of another one that was given up.
 func TestErrorWithoutAnID(t *testing.T) {
 	for everyone, want := range map[bool]bool{false: true, true: false} {
-		fs := newCalls(&Config{Host: conn.Host{Modern: true, Everyone: everyone}})
+		fs := newCalls(&Config{Host: conn.Host{Shared: true, Everyone: everyone}})
 		f, _, err := fs.begin(&conn.Request{Method: "m"})
 		if err != nil {
 			t.Fatal(err)

@@ -582,7 +582,7 @@ func TestHTTPGetStream(t *testing.T) {
 		return true
 	})
 	cfg := f.config(t)
-	cfg.Host.Modern = true
+	cfg.Host.Shared = true
 	asked := make(chan wire.Message, 1)
 	cfg.Handler = handles(func(m wire.Message) { asked <- m })
 	l := open(t, cfg)

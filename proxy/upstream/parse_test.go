@@ -194,7 +194,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), true)
 	f.Fuzz(func(t *testing.T, raw []byte, modern bool) {
 		handled := 0
-		cfg := &Config{Host: conn.Host{Modern: modern}, Handler: handles(func(m wire.Message) {
+		cfg := &Config{Host: conn.Host{Shared: modern}, Handler: handles(func(m wire.Message) {
 			if handled++; !m.IsRequest() && !m.IsNotification() {
 				t.Errorf("Handle(%+v)", m)
 			}

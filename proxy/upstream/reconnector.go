@@ -184,7 +184,7 @@ func (r *reconnector) attempt() {
 	cs.mu.Lock()
 	initialize := cs.initialize
 	cs.mu.Unlock()
-	host := conn.Host{Modern: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize}
+	host := conn.Host{Shared: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize}
 	in := &inbox{handler: handler{owner: cs.owner, server: r.server}}
 	var raw, c conn.Conn
 	login := r.server.set.logins.For(r.server.Key, r.server.Config, cs.group.Principal)

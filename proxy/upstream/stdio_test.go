@@ -209,7 +209,7 @@ func TestStdioConcurrentEvents(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprintf("shared=%v", shared), func(t *testing.T) {
 			cfg := childConfig(t, "legacy")
-			cfg.Host.Modern = shared
+			cfg.Host.Shared = shared
 			cfg.Handler = handles(func(m wire.Message) { t.Errorf("Handle(%s)", m.Raw) })
 			l := open(t, cfg)
 			var wg sync.WaitGroup
