@@ -213,7 +213,7 @@ func (r *rig) exchangeID(ctx context.Context, id, method, params string) wire.Me
 		return err
 	}})
 	defer p.Sent()
-	return p.Serve()
+	return p.Serve().Message
 }
 
 // ok sends a request that must succeed and returns its result.

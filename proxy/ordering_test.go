@@ -237,7 +237,7 @@ func TestSessionEndsWhileTheAnswerWaits(t *testing.T) {
 	call := func(id string) (server.Pending, wire.Message) {
 		m := wire.Message{ID: json.RawMessage(id), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
 		p := r.s.Begin(ctx, server.NewRequest(m))
-		return p, p.Serve()
+		return p, p.Serve().Message
 	}
 	first, reply := call("1")
 	defer first.Sent()

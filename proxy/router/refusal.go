@@ -21,7 +21,7 @@ import (
 )
 
 // refusal returns the reply to a request that foldgate refuses or fails.
-func (rt *Router) refusal(r *request, err error) wire.Message {
+func (rt *Router) refusal(r *request, err error) (reply server.Reply) {
 	_, rpc := errors.AsType[*wire.Error](err)
 	ref, refused := errors.AsType[*interceptor.Refusal](err)
 	if cause := context.Cause(r.lifetime); cause != nil && errors.Is(err, cause) && !rpc && !refused { // no server is to blame
@@ -29,12 +29,14 @@ func (rt *Router) refusal(r *request, err error) wire.Message {
 			Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
 	}
 	if refused {
-		r.Missing = ref.Scopes
+		reply.MissingScopes = ref.Scopes
 	}
-	if reply, ok := r.invite(err); ok {
-		return engine.Clean(rt.Boundary, reply)
+	if invitation, ok := r.invite(err); ok {
+		reply.Message = engine.Clean(rt.Boundary, invitation)
+	} else {
+		reply.Message = engine.Refusal(rt.Boundary, r.Msg.Method, r.s.Era.TypedResults, err)
 	}
-	return engine.Refusal(rt.Boundary, r.Msg.Method, r.s.Era.TypedResults, err)
+	return reply
 }
 
 // loginInput is the key of an invitation to log in among the input requests of a modern call.
@@ -158,9 +160,9 @@ type duplicateID struct {
 	err *wire.Error
 }
 
-func (p duplicateID) Serve() wire.Message {
+func (p duplicateID) Serve() server.Reply {
 	p.s.rt.Recorder.Rejected(p.s.fromHost(p.msg.Method, ""), trace.ReasonInvalid, p.err.JSONRPCCode(), p.err.Message)
-	return engine.Clean(p.s.rt.Boundary, wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
+	return server.Reply{Message: engine.Clean(p.s.rt.Boundary, wire.Message{ID: p.msg.ID, Error: p.err.JSON()})}
 }
 
 func (duplicateID) Sent() {}

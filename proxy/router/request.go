@@ -85,25 +85,25 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 
 // Serve implements [server.Pending]: it runs the request down the chain and returns the reply. A
 // panic becomes an internal error, so that one broken call does not end other sessions.
-func (r *request) Serve() (reply wire.Message) {
+func (r *request) Serve() (reply server.Reply) {
 	defer r.end(&reply)
 	answer := r.describe()
 	res, err := r.s.rt.Chain(r.lifetime, r.call, answer)
 	switch {
 	case err == nil:
-		return wire.Message{Result: res.Body, Error: res.Error, Extra: res.Extra}
+		return server.Reply{Message: wire.Message{Result: res.Body, Error: res.Error, Extra: res.Extra}}
 	case errors.Is(context.Cause(r.lifetime), errCancelledByHost), r.Msg.Method == wire.MethodListen && r.lifetime.Err() != nil:
-		return wire.Message{} // the host waits no longer, or its stream has ended
+		return server.Reply{} // the host waits no longer, or its stream has ended
 	}
 	return r.s.rt.refusal(r, err)
 }
 
 // end forgets a request that was served, and answers a panic.
-func (r *request) end(reply *wire.Message) {
+func (r *request) end(reply *server.Reply) {
 	s := r.s
 	if p := recover(); p != nil {
 		s.rt.Log.Error("panic while serving a request", "method", r.Msg.Method, "panic", p, "stack", string(debug.Stack()))
-		*reply = wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
+		*reply = server.Reply{Message: wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}}
 	}
 	if reply.Result != nil || reply.Error != nil {
 		reply.ID = r.Msg.ID

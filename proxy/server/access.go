@@ -141,14 +141,14 @@ func (x *exchange) authenticate(path string) bool {
 	return false
 }
 
-// stepUp returns the header WWW-Authenticate of the reply to the request if its caller's token lacks scopes,
-// else "". With the header a host logs in again, for the scopes that it has and those that are missing. Only
+// stepUp returns the header WWW-Authenticate of the reply to a request whose caller's token lacks scopes, else
+// "". With the header a host logs in again, for the scopes that it has and those that are missing. Only
 // an issuer's token has scopes.
-func (x *exchange) stepUp(req *Request) string {
-	if req.Identity.Issuer == "" || req.Missing == "" {
+func (x *exchange) stepUp(req *Request, missing string) string {
+	if req.Identity.Issuer == "" || missing == "" {
 		return ""
 	}
-	return x.srv.opts.Access().Auth.StepUp(x.r.URL.EscapedPath(), append(slices.Clone(req.Identity.Scopes), strings.Fields(req.Missing)...))
+	return x.srv.opts.Access().Auth.StepUp(x.r.URL.EscapedPath(), append(slices.Clone(req.Identity.Scopes), strings.Fields(missing)...))
 }
 
 // client names the sender of a request that no session has.

@@ -86,14 +86,14 @@ type fakePending struct {
 	ex  *Request
 }
 
-func (p fakePending) Serve() wire.Message {
+func (p fakePending) Serve() Reply {
 	p.c.serving.Add(1)
 	defer p.c.serving.Add(-1)
 	reply := p.c.onServe(p.ctx, p.ex)
 	if reply.Result != nil || reply.Error != nil {
 		reply.ID = p.ex.Msg.ID
 	}
-	return reply
+	return Reply{Message: reply}
 }
 
 func (fakePending) Sent() {}

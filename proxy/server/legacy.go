@@ -94,7 +94,7 @@ func (x *exchange) postBatch(body []byte) {
 	}
 	p := l.response(x, nil, replies)
 	for _, m := range b.faults {
-		l.finish(p.stream, m)
+		l.finish(p.stream, Reply{Message: m})
 	}
 	var serve []func()
 	for _, m := range b.messages {
@@ -102,7 +102,7 @@ func (x *exchange) postBatch(body []byte) {
 		case !m.IsRequest():
 			accept(l.session, m, x.srv.log)
 		case !x.srv.enter():
-			l.finish(p.stream, invalid(wire.CodeInternal, errShutdown.Error()).Reply(m.ID))
+			l.finish(p.stream, Reply{Message: invalid(wire.CodeInternal, errShutdown.Error()).Reply(m.ID)})
 		default:
 			serve = append(serve, l.begin(p.stream, x.request(m)))
 		}

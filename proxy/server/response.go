@@ -110,7 +110,7 @@ var replyBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // maxReplyKept is the size up to which the buffer of a reply is used again.
 const maxReplyKept = 2 << 20
 
-func (p *response) writeReplies(replies []wire.Message) {
+func (p *response) writeReplies(replies []Reply) {
 	buf := replyBuffers.Get().(*[]byte)
 	body := (*buf)[:0]
 	if p.req == nil {
@@ -124,7 +124,7 @@ func (p *response) writeReplies(replies []wire.Message) {
 	}
 	if p.req == nil {
 		body = append(body, ']')
-	} else if challenge := p.x.stepUp(p.req); challenge != "" {
+	} else if challenge := p.x.stepUp(p.req, replies[0].MissingScopes); challenge != "" {
 		p.x.w.Header().Set("WWW-Authenticate", challenge)
 		p.status = http.StatusForbidden
 	}

@@ -64,9 +64,14 @@ type Request struct {
 	// requests that the call caused. It must not block. It returns an error if the stream is
 	// gone. It keeps msg, as Push does.
 	Emit func(msg []byte) error
-	// Missing is set by Serve: the scopes that the caller's token lacks, as the policy says, separated by
-	// spaces; "" if no scopes would help.
-	Missing string
+}
+
+// Reply is the reply to a [Request].
+type Reply struct {
+	wire.Message
+	// MissingScopes are the scopes that the caller's token lacks, as the policy says, separated by spaces;
+	// "" if no scopes would help.
+	MissingScopes string
 }
 
 // NewRequest returns a request whose _meta is read.
@@ -116,7 +121,7 @@ type Pending interface {
 	// Serve returns the reply: a result, an error, or a message without an id if the host
 	// cancelled the request and must not get an answer. It returns early if the context given to
 	// Begin ends: when a modern host closes its stream, or a stdio host goes away.
-	Serve() wire.Message
+	Serve() Reply
 	// Sent must be called in an ordered session, once the reply is on its way or nothing is sent:
 	// what must not overtake the reply waits for it.
 	Sent()

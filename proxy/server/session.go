@@ -287,7 +287,7 @@ func (l *legacySession) find(id uint64) *stream {
 
 // finish hands a reply to its stream. After the last one the stream is kept for hosts that
 // resume, if they can.
-func (l *legacySession) finish(s *stream, reply wire.Message) {
+func (l *legacySession) finish(s *stream, reply Reply) {
 	last, resumable := s.finish(reply)
 	if !last {
 		return

@@ -36,14 +36,14 @@ type stream struct {
 	events  [][]byte // numbers base+1, base+2, …
 	base    uint64
 	sent    uint64
-	queued  int             // bytes in events after sent
-	kept    int             // bytes in events up to sent
-	conn    *streamConn     // the connection that consumes, or nil
-	sse     bool            // an event stream was begun: the host knows an event id
-	post    bool            // the stream of a POST, which ends with its last reply
-	pending int             // replies still to come
-	replies []wire.Message  // replies that came before an event stream was begun
-	first   [1]wire.Message // the memory of replies, if there is one
+	queued  int         // bytes in events after sent
+	kept    int         // bytes in events up to sent
+	conn    *streamConn // the connection that consumes, or nil
+	sse     bool        // an event stream was begun: the host knows an event id
+	post    bool        // the stream of a POST, which ends with its last reply
+	pending int         // replies still to come
+	replies []Reply     // replies that came before an event stream was begun
+	first   [1]Reply    // the memory of replies, if there is one
 }
 
 type streamConn struct {
@@ -118,13 +118,13 @@ func (s *stream) keep(msg []byte) (dropped []byte, err error) {
 // finish hands in one reply. A message without an id stands for a request that must not get an
 // answer. finish reports whether this was the last reply, and if so, whether a host can resume the
 // stream: an event stream has begun or is about to begin.
-func (s *stream) finish(reply wire.Message) (last, resumable bool) {
+func (s *stream) finish(reply Reply) (last, resumable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case reply.ID == nil:
 	case s.sse || len(s.events) > 0:
-		s.addReply(reply)
+		s.addReply(reply.Message)
 	default:
 		s.replies = append(s.replies, reply)
 	}
@@ -139,7 +139,7 @@ func (s *stream) finish(reply wire.Message) (last, resumable bool) {
 
 // begin decides how the POST is answered: with the replies if all of them are there and nothing
 // comes before them, else with an event stream.
-func (s *stream) begin() (sse bool, replies []wire.Message) {
+func (s *stream) begin() (sse bool, replies []Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.events) == 0 && s.pending == 0 {
@@ -150,7 +150,7 @@ func (s *stream) begin() (sse bool, replies []wire.Message) {
 		s.conn.wake = make(chan struct{}, 1)
 	}
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
-		s.addReply(r)
+		s.addReply(r.Message)
 	}
 	s.replies = nil
 	return true, nil

@@ -318,7 +318,7 @@ func TestKeptRepliesFit(t *testing.T) {
 			}
 		}
 		for range 2 {
-			s.finish(wire.Message{ID: []byte("7"), Result: doneReply.Result})
+			s.finish(Reply{Message: wire.Message{ID: []byte("7"), Result: doneReply.Result}})
 		}
 		if kept := len(s.events) + len(s.replies); kept != events+2 {
 			t.Fatalf("%d messages are kept, want %d", kept, events+2)
