@@ -76,11 +76,8 @@ func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		if strings.HasPrefix(method, "notifications/") {
 			return r.notification(method, params)
 		}
-		answer, err := r.describe(method, params)
-		if err != nil {
-			return nil, err
-		}
-		res, err := f.chain(ctx, r.call, answer)
+		r.call = r.newCall(method, params)
+		res, err := f.chain(ctx, r.call, r.route())
 		return r.reply(res, err)
 	}
 }
@@ -132,14 +129,13 @@ func (f *Foldgate) identity(req mcp.Request) interceptor.Identity {
 	return id
 }
 
-// describe makes the call of a request and returns what answers it at the end of the chain.
-func (r *request) describe(method string, params json.RawMessage) (interceptor.Handler, error) {
+// newCall makes the call of a request.
+func (r *request) newCall(method string, params json.RawMessage) *interceptor.Call {
 	f, extra := r.f, r.req.GetExtra()
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Direction: interceptor.FromHost, Identity: f.identity(r.req), Session: r.s.id, From: r.s.from, Transport: "pipe"},
 		Target: interceptor.Target{Server: f.opts.Server, To: "upstream:" + f.opts.Server, Method: method, Params: params, Forward: params},
 	}
-	r.call = c
 	if extra != nil && extra.Header != nil {
 		c.Origin.Transport = "tcp"
 	}
@@ -149,6 +145,12 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 	if f.has(Meter) {
 		c.Attribution.Implicit = r.s.id != "" && f.cfg.Attribution.Implicit == "legacy"
 	}
+	return c
+}
+
+// route returns the handler that answers the request at the end of the chain, and completes the call.
+func (r *request) route() interceptor.Handler {
+	f, c, method, params := r.f, r.call, r.call.Target.Method, r.call.Target.Params
 	var refused error
 	if f.engine.Recorder != nil {
 		meta := wire.ReadMeta(params)
@@ -171,7 +173,7 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 		if f.owns(c.Target.Name) {
 			c.Target.Server, c.Target.To = "", "foldgate"
 			f.engine.Tools.Attribute(r.ctx, c)
-			return r.callOwnTool, nil
+			return r.callOwnTool
 		}
 		if f.has(Meter) && bytes.Contains(c.Target.Arguments, []byte("branch_id")) {
 			refused = r.takeBranchID()
@@ -179,9 +181,9 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 	}
 	if refused != nil {
 		c.Target.Metered = false
-		return func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, refused }, nil
+		return func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, refused }
 	}
-	return r.askServer, nil
+	return r.askServer
 }
 
 // takeBranchID takes the branch_id that foldgate added to a tool's schema out of the arguments.

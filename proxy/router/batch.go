@@ -66,8 +66,8 @@ func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*intercept
 	}
 	child.lifetime, child.cancel = context.WithCancelCause(ctx)
 	defer child.cancel(nil)
-	defer child.Sent()
-	defer child.leave()
+	defer child.releaseTickets()
+	defer child.releaseServers()
 	var err error
 	denied := func(reason, code, format string) error {
 		return &interceptor.Refusal{Reason: reason, Code: code, Status: 403, Message: fmt.Sprintf(format, name)}

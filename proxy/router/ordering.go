@@ -188,12 +188,17 @@ func (r *request) awaitTurn(ctx context.Context) {
 	}
 }
 
-// Sent implements [server.Pending]: the host has the response, or gets none.
-func (r *request) Sent() {
+// releaseTickets lets what waits for the response go: the host has it, or gets none.
+func (r *request) releaseTickets() {
 	for _, t := range r.tickets {
 		t.done()
 	}
 	r.tickets = nil
+}
+
+// Sent implements [server.Pending]: the host has the response, or gets none.
+func (r *request) Sent() {
+	r.releaseTickets()
 	if r.s.greet != nil && r.Msg.Method == "initialize" {
 		r.s.greet()
 	}

@@ -109,9 +109,7 @@ func (q *question) askHost() (*interceptor.Result, error) {
 		Attribution: interceptor.Attribution{Branch: q.why.branch, Ambiguous: q.why.ambiguous},
 	}
 	if q.r != nil {
-		s.mu.Lock()
 		c.Origin.Revision = q.r.call.Origin.Revision
-		s.mu.Unlock()
 	}
 	if q.why.call != nil {
 		c.Origin.Correlates, c.Origin.Traceparent = []string{q.why.call.Outcome.Record}, q.why.call.Outgoing()

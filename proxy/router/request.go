@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -32,14 +31,14 @@ type request struct {
 	lifetime context.Context // ends with the session, or when the host cancels
 	cancel   context.CancelCauseFunc
 
+	call    *interceptor.Call  // set before the request is sent to a server
 	servers []*upstream.Server // that may own the target, the likeliest first
 	entry   catalog.Entry      // of the tool that is called
 	tickets []ticket           // of the answers on their way to the host
 
 	// Guarded by s.mu.
-	call   *interceptor.Call // set by describe
-	server string            // key of the server that it was sent to
-	conn   conn.Conn         // the connection that it was sent on
+	server string    // key of the server that it was sent to
+	conn   conn.Conn // the connection that it was sent on
 }
 
 // Causes for which a request or a session ends.
@@ -87,8 +86,8 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 // panic becomes an internal error, so that one broken call does not end other sessions.
 func (r *request) Serve() (reply server.Reply) {
 	defer r.end(&reply)
-	answer := r.describe()
-	res, err := r.s.rt.Chain(r.lifetime, r.call, answer)
+	r.call = r.newCall()
+	res, err := r.s.rt.Chain(r.lifetime, r.call, r.route())
 	switch {
 	case err == nil:
 		return server.Reply{Message: wire.Message{Result: res.Body, Error: res.Error, Extra: res.Extra}}
@@ -111,39 +110,28 @@ func (r *request) end(reply *server.Reply) {
 	s.mu.Lock()
 	delete(s.pending, string(r.Msg.ID))
 	s.mu.Unlock()
-	r.leave()
+	r.releaseServers()
 	r.cancel(nil)
 }
 
-// enter notes the servers that the request uses.
-func (r *request) enter(servers []*upstream.Server) {
+// useServers notes the servers that may own the target. A reload that removes one waits for the request.
+func (r *request) useServers(servers []*upstream.Server) {
 	r.servers = servers
 	for _, srv := range servers {
 		srv.Enter()
 	}
 }
 
-// leave ends the use of servers, which enter and send begin.
-func (r *request) leave() {
-	s := r.s
-	s.mu.Lock()
-	if r.server != "" {
-		delete(s.at, r)
-		if len(s.over) == maxOver {
-			s.over = slices.Delete(s.over, 0, 1)
-		}
-		token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
-		s.over = append(s.over, overCall{cause{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
-		s.endGuesses(r.server)
-	}
-	s.mu.Unlock()
+// releaseServers ends what useServers and send begin.
+func (r *request) releaseServers() {
+	r.s.callEnded(r)
 	for _, srv := range r.servers {
 		srv.Leave()
 	}
 }
 
-// describe makes the call of the request, and returns the handler that answers it at the end of the chain.
-func (r *request) describe() interceptor.Handler {
+// newCall makes the call of the request.
+func (r *request) newCall() *interceptor.Call {
 	s, m := r.s, r.Msg
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
 		m.Params = nil
@@ -155,7 +143,7 @@ func (r *request) describe() interceptor.Handler {
 	if s.Transport == "stdio" {
 		transport = "pipe"
 	}
-	c := &interceptor.Call{
+	return &interceptor.Call{
 		Origin: interceptor.Origin{
 			Direction: interceptor.FromHost, Identity: sender, Session: s.ID, From: s.traceName(), Revision: r.revision(),
 			Transport: transport, ID: m.ID,
@@ -164,26 +152,21 @@ func (r *request) describe() interceptor.Handler {
 		Attribution: interceptor.Attribution{Implicit: !s.SingleRequest && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
 		Cancel:      r.cancel,
 	}
-	s.mu.Lock()
-	r.call = c
-	s.mu.Unlock()
-	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
-		return r.refuseParams(invalidParams("params must be an object"))
+}
+
+// readParams checks the params, and completes the call by what the URL and _meta say.
+func (r *request) readParams() error {
+	rt, c := r.s.rt, r.call
+	if params := c.Target.Params; params != nil && rawjson.KindOf(params) != rawjson.Object {
+		return invalidParams("params must be an object")
 	}
-	err := wire.CheckUnambiguous(m.Method, m.Params)
-	if err == nil {
-		if r.BranchID != "" { // _meta wins over it
-			c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
-		}
-		err = engine.TakeMeta(c, &r.Meta, s.rt.Recorder, s.rt.Settings().Config.Trace.Correlation == "strict")
+	if err := wire.CheckUnambiguous(c.Target.Method, c.Target.Params); err != nil {
+		return err
 	}
-	if err != nil {
-		return r.refuseParams(err)
+	if r.BranchID != "" { // _meta wins over it
+		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
 	}
-	if !s.Era.Has(m.Method) {
-		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(m.Method) + " is not part of revision " + wire.VersionModern})
-	}
-	return r.handler()
+	return engine.TakeMeta(c, &r.Meta, rt.Recorder, rt.Settings().Config.Trace.Correlation == "strict")
 }
 
 func (r *request) revision() string {
@@ -196,12 +179,19 @@ func (r *request) revision() string {
 	return s.revision
 }
 
-// handler finds the handler of the request and completes its call.
-func (r *request) handler() interceptor.Handler {
-	if _, isList := catalog.KindOf(r.call.Target.Method); isList {
+// route returns the handler that answers the request at the end of the chain, and completes the call.
+func (r *request) route() interceptor.Handler {
+	s, method := r.s, r.call.Target.Method
+	if err := r.readParams(); err != nil {
+		return r.refuseParams(err)
+	}
+	if !s.Era.Has(method) {
+		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(method) + " is not part of revision " + wire.VersionModern})
+	}
+	if _, isList := catalog.KindOf(method); isList {
 		return r.answerList
 	}
-	switch r.call.Target.Method {
+	switch method {
 	case "tools/call":
 		return r.handlerOfTool()
 	case "prompts/get":
@@ -487,7 +477,7 @@ func (r *request) handlerOfOther() interceptor.Handler {
 	})
 	switch {
 	case c.Target.Method == "tasks/list" && !r.s.Era.TypedResults && (own || len(owners) > 1):
-		r.enter(owners)
+		r.useServers(owners)
 		return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			return r.answerTaskList(ctx, c, own)
 		}
@@ -509,7 +499,7 @@ func (r *request) toServers(servers []*upstream.Server) interceptor.Handler {
 	if len(servers) == 0 { // removed since its name was looked up
 		return refuse(errRemoved())
 	}
-	r.enter(servers)
+	r.useServers(servers)
 	t := &r.call.Target
 	if len(servers) == 1 {
 		t.Server, t.To = servers[0].Key, servers[0].Name
@@ -531,7 +521,7 @@ func errRemoved() error {
 func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 	var forbidden error
 	for _, srv := range r.servers {
-		r.Sent() // releases the tickets of the previous server: its answer is not delivered
+		r.releaseTickets() // of the previous server: its answer is not delivered
 		c.Target.Server, c.Target.To = srv.Key, srv.Name
 		if forbidden = r.permit(c); forbidden != nil {
 			continue

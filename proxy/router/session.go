@@ -11,6 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
@@ -241,6 +242,23 @@ func (s *Session) causeOf(o origin) cause {
 		}
 	}
 	return found
+}
+
+// callEnded forgets a request that was sent to a server, and remembers it for messages that come late. It ends
+// the questions that only the request could have caused.
+func (s *Session) callEnded(r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.server == "" {
+		return
+	}
+	delete(s.at, r)
+	if len(s.over) == maxOver {
+		s.over = slices.Delete(s.over, 0, 1)
+	}
+	token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
+	s.over = append(s.over, overCall{cause{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
+	s.endGuesses(r.server)
 }
 
 // lateCause returns the last call at a server that has ended a moment ago: the one with a progress token,
