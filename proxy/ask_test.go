@@ -36,15 +36,15 @@ func TestQuestionsOfAnUpstreamAreBounded(t *testing.T) {
 			}
 		}
 	}()
-	for i := range 3 * maxAnswering {
+	for i := range 3 * maxServerRequests {
 		l.cfg.Handler.Unsolicited(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
 	}
-	for asked.Load() < maxAnswering { // some are on their way
+	for asked.Load() < maxServerRequests { // some are on their way
 		runtime.Gosched()
 	}
 	l.cfg.Handler.Unsolicited(wire.Message{ID: json.RawMessage(`"last"`), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
-	if n := asked.Load(); n != maxAnswering {
-		t.Errorf("%d questions wait for the host, want %d", n, maxAnswering)
+	if n := asked.Load(); n != maxServerRequests {
+		t.Errorf("%d questions wait for the host, want %d", n, maxServerRequests)
 	}
 }
 

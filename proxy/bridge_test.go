@@ -93,7 +93,7 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 	if asked.Method != "elicitation/create" || asked.ID == nil {
 		t.Fatalf("host was sent %+v, want an elicitation", asked)
 	}
-	r.s.Answer(wire.Message{ID: asked.ID, Result: json.RawMessage(`{"action":"accept","content":{"v":12345678901234567890}}`)})
+	r.s.HandleResponse(wire.Message{ID: asked.ID, Result: json.RawMessage(`{"action":"accept","content":{"v":12345678901234567890}}`)})
 	got := <-done
 	if answer, _ := rawjson.Get([]byte(got), "answer", "content", "v"); string(answer) != "12345678901234567890" {
 		t.Errorf("result = %s, want the host's answer to the digit", got)
@@ -120,7 +120,7 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 	done := make(chan string)
 	go func() { done <- r.tool("up__echo", `{}`) }()
 	asked := <-r.push
-	r.s.Answer(wire.Message{ID: asked.ID, Result: json.RawMessage(`{"roots":[]}`)})
+	r.s.HandleResponse(wire.Message{ID: asked.ID, Result: json.RawMessage(`{"roots":[]}`)})
 	if got := <-done; !strings.Contains(got, `"id":"u1","roots":{"roots":[]}`) {
 		t.Errorf("result = %s, want the answer under the upstream's own id", got)
 	}

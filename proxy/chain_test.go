@@ -127,7 +127,7 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 			asked := <-r.push
 			for ; asked.ID == nil; asked = <-r.push { // notifications
 			}
-			r.s.Answer(wire.Message{ID: asked.ID, Result: json.RawMessage(`{}`)})
+			r.s.HandleResponse(wire.Message{ID: asked.ID, Result: json.RawMessage(`{}`)})
 			<-l.replied
 		}
 		return result(`{"content":[]}`)

@@ -21,7 +21,7 @@ func TestNotificationsFollowTheAnswer(t *testing.T) {
 	const n = 5
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Receiver.Message(wire.Message{Method: "x/before"})
-		c.Receiver.Answered(wire.Message{})
+		c.Receiver.ResponseArrived(wire.Message{})
 		for i := range n {
 			l.cfg.Handler.Unsolicited(wire.Message{Method: fmt.Sprintf("x/after-%d", i)})
 		}
@@ -55,7 +55,7 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 			c.Receiver.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
 			c.Receiver.Message(wire.Message{Method: "x/after"})
 		}
-		c.Receiver.Answered(wire.Message{})
+		c.Receiver.ResponseArrived(wire.Message{})
 		return result(`{"content":[]}`)
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
@@ -99,7 +99,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 			<-leave
 			return result(`{"content":[]}`)
 		}
-		c.Receiver.Answered(wire.Message{})
+		c.Receiver.ResponseArrived(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/status"})
 		return result(`{"content":[]}`)
 	})
@@ -137,7 +137,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 // A session that closes has no host for what waits; it was not withheld for a secret.
 func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Receiver.Answered(wire.Message{})
+		c.Receiver.ResponseArrived(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/after", Params: json.RawMessage(`{"n":1}`)})
 		return result(`{"content":[]}`)
 	})
@@ -158,7 +158,7 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 func TestProgressEndsWithItsCall(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		if string(c.HostID) == "1" {
-			c.Receiver.Answered(wire.Message{})
+			c.Receiver.ResponseArrived(wire.Message{})
 			return result(`{"content":[]}`)
 		}
 		c.Receiver.Message(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progressToken":"p","progress":1}`)})
@@ -191,7 +191,7 @@ func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 			m, _ = result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}}}`)
 		}
 		if c.Receiver != nil {
-			c.Receiver.Answered(m)
+			c.Receiver.ResponseArrived(m)
 		}
 		l.cfg.Handler.Unsolicited(wire.Message{Method: fmt.Sprintf("x/after-%d", rounds)})
 		return m, nil
@@ -209,7 +209,7 @@ func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 		t.Fatalf("before the question the host gets %s", m.Encode())
 	}
 	question := <-r.push
-	r.s.Answer(wire.Message{ID: question.ID, Result: json.RawMessage(`{"action":"decline"}`)})
+	r.s.HandleResponse(wire.Message{ID: question.ID, Result: json.RawMessage(`{"action":"decline"}`)})
 	rep := <-answered
 	if len(r.push) > 0 {
 		t.Fatalf("before the reply the host gets %s", (<-r.push).Encode())
@@ -225,7 +225,7 @@ func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 func TestSessionEndsWhileTheAnswerWaits(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Receiver.Answered(wire.Message{})
+		c.Receiver.ResponseArrived(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/after"})
 		if string(c.HostID) == "2" { // its turn is after x/after, which follows the first answer
 			cancel(errors.New("the host closed the connection"))

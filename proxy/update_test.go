@@ -24,7 +24,7 @@ func TestUpdateIsNotCausedByACall(t *testing.T) {
 		for m := range want {
 			l.cfg.Handler.Unsolicited(wire.Message{Method: m.method, Params: json.RawMessage(`{"uri":"` + m.uri + `"}`)})
 		}
-		c.Receiver.Answered(wire.Message{})
+		c.Receiver.ResponseArrived(wire.Message{})
 		return result(`{"content":[]}`)
 	})
 	rest := up.serve

@@ -34,7 +34,7 @@ func (c legacyConn) Send(_ context.Context, m wire.Message) error {
 type host struct{}
 
 func (host) Message(wire.Message)         {}
-func (host) Answered(wire.Message)        {}
+func (host) ResponseArrived(wire.Message) {}
 func (host) Unsolicited(wire.Message)     {}
 func (host) Undelivered(conn.Undelivered) {}
 

@@ -90,9 +90,9 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 // lastRound hands on messages of the server, and the final response, not an input_required.
 type lastRound struct{ conn.Receiver }
 
-func (l lastRound) Answered(m wire.Message) {
+func (l lastRound) ResponseArrived(m wire.Message) {
 	if !needsInput(m) {
-		l.Receiver.Answered(m)
+		l.Receiver.ResponseArrived(m)
 	}
 }
 

@@ -28,7 +28,7 @@ type messages chan wire.Message
 func (m messages) Unsolicited(msg wire.Message) { m <- msg }
 func (m messages) Undelivered(conn.Undelivered) {}
 func (m messages) Message(msg wire.Message)     { m <- msg }
-func (m messages) Answered(wire.Message)        {}
+func (m messages) ResponseArrived(wire.Message) {}
 
 // A log message that names no request belongs to the only request that may get it, at a server of
 // either era. A change of a list concerns all hosts.

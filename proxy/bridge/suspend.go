@@ -230,9 +230,9 @@ func (call *suspendedCall) Message(m wire.Message) {
 	}
 }
 
-// Answered implements [conn.Receiver].
-func (call *suspendedCall) Answered(m wire.Message) {
-	call.deliver(func(round *conn.Request) { round.Receiver.Answered(m) })
+// ResponseArrived implements [conn.Receiver].
+func (call *suspendedCall) ResponseArrived(m wire.Message) {
+	call.deliver(func(round *conn.Request) { round.Receiver.ResponseArrived(m) })
 }
 
 // deliver calls hand with the round that is being served, and does nothing between rounds. The

@@ -55,7 +55,7 @@ type drop struct{}
 func (drop) Unsolicited(wire.Message)     {}
 func (drop) Undelivered(conn.Undelivered) {}
 func (drop) Message(wire.Message)         {}
-func (drop) Answered(wire.Message)        {}
+func (drop) ResponseArrived(wire.Message) {}
 
 // newBridge returns a bridge that ends with the test.
 func newBridge(t *testing.T) *Bridge {
@@ -234,7 +234,7 @@ func (r *receiver) Message(wire.Message) {
 	r.got++
 }
 
-func (r *receiver) Answered(wire.Message) { r.got++ }
+func (r *receiver) ResponseArrived(wire.Message) { r.got++ }
 
 // The receiver of a round takes nothing once the round is over.
 func TestRoundEndsForItsReceiver(t *testing.T) {
@@ -245,7 +245,7 @@ func TestRoundEndsForItsReceiver(t *testing.T) {
 			r.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 			<-answer
 			r.Receiver.Message(wire.Message{Method: "notifications/x"})
-			r.Receiver.Answered(wire.Message{})
+			r.Receiver.ResponseArrived(wire.Message{})
 			return wire.Message{Result: json.RawMessage(`{}`)}, nil
 		}}
 		s := b.legacy(t, c)

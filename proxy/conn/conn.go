@@ -84,9 +84,9 @@ type Receiver interface {
 	// Message takes a notification or a request of the server, before Conn.Call returns. Only a
 	// notification that names no request, on a shared connection, may come a moment later.
 	Message(wire.Message)
-	// Answered is called with the response when it has arrived: after the messages before it and
-	// before the messages after it.
-	Answered(wire.Message)
+	// ResponseArrived is called with the response before Conn.Call returns it: after the messages before it
+	// and before the messages after it.
+	ResponseArrived(wire.Message)
 }
 
 // Handler takes messages of a server that belong to no request. The connection calls it from its

@@ -84,5 +84,5 @@ func (l *Listener) Message(m wire.Message) {
 	l.since.Store(new(time.Now()))
 }
 
-// Answered implements [Receiver]: the subscription is over.
-func (l *Listener) Answered(wire.Message) {}
+// ResponseArrived implements [Receiver]: the subscription is over.
+func (l *Listener) ResponseArrived(wire.Message) {}

@@ -152,7 +152,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 // Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no
 // request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
-	s.received(origin{srv.Key, c, s.anyAt(srv.Key), true}, m)
+	s.received(source{srv.Key, c, s.anyInFlight(srv.Key), true}, m)
 }
 
 // Undelivered implements [upstream.Owner].
@@ -181,50 +181,50 @@ func (rt *Router) undelivered(n interceptor.Notification, server string, r conn.
 }
 
 // received takes a message of a server. It is called from the connection's reader, as a [conn.Receiver] is.
-func (s *Session) received(o origin, m wire.Message) {
+func (s *Session) received(from source, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
-		s.undelivered(o.server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
+		s.undelivered(from.server, conn.Undelivered{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
 	case m.IsRequest():
-		s.ask(o, m)
+		s.forwardServerRequest(from, m)
 	case catalog.ChangedKinds(m.Method) != nil:
-		if srv := s.rt.Settings().Server(o.server); srv != nil { // else the configuration has it no longer
+		if srv := s.rt.Settings().Server(from.server); srv != nil { // else the configuration has it no longer
 			s.rt.listChanged(srv, s.scope.Group, s, m.Method)
 		}
 	case m.Method == wire.MethodCancelled:
-		s.withdraw(o, m.Params)
+		s.withdrawServerRequest(from, m.Params)
 	default:
-		why := s.causeOf(o)
-		if o.guess && m.Method == wire.MethodResourceUpdated && s.subscribed.has(o.server, m.Params) {
-			o.r, why = nil, cause{} // it is due to the subscription, not to a call
+		cause := s.causeOf(from)
+		if from.inferred && m.Method == wire.MethodResourceUpdated && s.subscribed.has(from.server, m.Params) {
+			from.r, cause = nil, causingCall{} // it is due to the subscription, not to a call
 		}
-		if token, ok := rawjson.Get(m.Params, "progressToken"); ok && o.guess && m.Method == wire.MethodProgress {
-			o.r, why = nil, s.lateCause(o.server, wire.TokenKey(token)) // no open call has the token
+		if token, ok := rawjson.Get(m.Params, "progressToken"); ok && from.inferred && m.Method == wire.MethodProgress {
+			from.r, cause = nil, s.recentlyEnded(from.server, wire.TokenKey(token)) // no open call has the token
 		}
-		if !s.inOrder(o.server, len(m.Params), func() {
-			if !o.guess && m.Method == wire.MethodProgress && o.r.lifetime.Err() != nil {
+		if !s.inOrder(from.server, len(m.Params), func() {
+			if !from.inferred && m.Method == wire.MethodProgress && from.r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end
 			}
-			s.relay(o.r, why, o.server, m)
+			s.relay(from.r, cause, from.server, m)
 		}) {
-			s.undelivered(o.server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
+			s.undelivered(from.server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
 		}
 	}
 }
 
 // relay hands a notification of a server, or of foldgate's own tools, to the host.
-func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
+func (s *Session) relay(r *request, cause causingCall, server string, m wire.Message) {
 	if s.lifetime.Err() != nil {
 		return
 	}
-	n := interceptor.Notification{From: "upstream:" + server, ForTool: why.tool}
+	n := interceptor.Notification{From: "upstream:" + server, ForTool: cause.tool}
 	if server == "" {
 		n.From = "foldgate"
 	}
-	if why.call != nil {
-		n.Correlates, n.Context = []string{why.call.Outcome.Record}, why.call.Attribution.Context
-	} else if why.branch != nil {
-		n.Context = why.branch.Context
+	if cause.call != nil {
+		n.Correlates, n.Context = []string{cause.call.Outcome.Record}, cause.call.Attribution.Context
+	} else if cause.branch != nil {
+		n.Context = cause.branch.Context
 	}
 	var of task
 	switch {
@@ -235,7 +235,7 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 		token, _ := rawjson.Get(m.Params, "progressToken")
 		of = s.tasks.ofToken(server, wire.TokenKey(token))
 	}
-	n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, branchID(why.branch))
+	n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, branchID(cause.branch))
 	s.deliver(r, n, server, m)
 }
 

@@ -71,11 +71,10 @@ func (q *queue) empty() bool {
 }
 
 // ordering keeps the order of one server's messages to one host on stdio.
-// Responses and questions take the chain, each on a goroutine of its own, so a
-// notification could overtake them. A notification therefore waits for the
-// responses and questions before it, and those after it wait for the
-// notification. Responses do not wait for each other. The zero value is ready to
-// use.
+// Responses and server requests take the chain, each on a goroutine of its own, so a
+// notification could overtake them. A notification therefore waits for those
+// before it, and those after it wait for the notification. Responses do not
+// wait for each other. The zero value is ready to use.
 //
 // HTTP needs no ordering: each response has a stream of its own.
 type ordering struct {
@@ -94,7 +93,7 @@ func (s *Session) order(server string) *ordering {
 	return s.orderings[server]
 }
 
-// ticket is the place of a response or question in the order of messages. The
+// ticket is the place of a response or server request in the order of messages. The
 // zero value keeps no order.
 type ticket struct {
 	o      *ordering
@@ -102,7 +101,7 @@ type ticket struct {
 	turn   <-chan struct{} // closed once the host has all earlier messages; nil if it has
 }
 
-// ticket takes a place for a response or question that has just arrived. done
+// ticket takes a place for a response or server request that has just arrived. done
 // must be called when the host has it, or never will.
 func (o *ordering) ticket(wg *sync.WaitGroup) ticket {
 	t := ticket{o: o, isDone: make(chan struct{})}
@@ -172,10 +171,10 @@ func (s *Session) inOrder(server string, size int, f func()) bool {
 
 // Message implements [conn.Receiver]: it takes messages that the server sends while it handles
 // the request.
-func (r *request) Message(m wire.Message) { r.s.received(origin{r.server, r.conn, r, false}, m) }
+func (r *request) Message(m wire.Message) { r.s.received(source{r.server, r.conn, r, false}, m) }
 
-// Answered implements [conn.Receiver]: the response takes its place in the order.
-func (r *request) Answered(wire.Message) {
+// ResponseArrived implements [conn.Receiver]: the response takes its place in the order.
+func (r *request) ResponseArrived(wire.Message) {
 	if r.s.Ordered() {
 		r.tickets = append(r.tickets, r.s.order(r.server).ticket(&r.s.rt.wg))
 	}

@@ -587,7 +587,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	}
 	r.s.mu.Lock()
 	r.server, r.conn = srv.Key, cn
-	r.s.at[r] = struct{}{}
+	r.s.inFlight[r] = struct{}{}
 	r.s.mu.Unlock()
 	if timeout := r.s.rt.Settings().Config.Timeout(srv.Key); timeout > 0 {
 		var cancel context.CancelFunc

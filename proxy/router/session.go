@@ -30,11 +30,11 @@ type Session struct {
 	// scope selects the connections that its requests use: its own, or those that its group shares.
 	scope upstream.Scope
 
-	group     *groupLists
-	own       sync.Map     // the *listCache of servers with lists that differ from the group's
-	outgoing  queue        // notifications on their way to servers
-	answering atomic.Int64 // requests of servers under way
-	asked     atomic.Int64 // number of the newest request to the host
+	group              *groupLists
+	own                sync.Map     // the *listCache of servers with lists that differ from the group's
+	outgoing           queue        // notifications on their way to servers
+	openServerRequests atomic.Int64 // that are not answered yet, pings included
+	lastServerRequest  atomic.Int64 // its id, as the host knows it
 
 	subscribed subscriptions
 	tasks      *tasks // at its connections
@@ -49,19 +49,19 @@ type Session struct {
 	newest atomic.Pointer[interceptor.Identity]
 	chosen atomic.Int32 // by tools.mode: auto
 
-	mu        sync.Mutex
-	revision  string                // negotiated by initialize; "" before it
-	client    string                // the name that the host gives itself
-	traced    string                // the name of the session in the trace
-	pending   map[string]*request   // of the host, by id
-	at        map[*request]struct{} // sent to a server and not over: the host's, and those of batches
-	orderings map[string]*ordering  // of the messages to the host, by server
-	over      []overCall            // the latest maxOver, oldest first
-	lost      map[string]int        // connections that were lost soon, in a row, by server
-	questions map[string]*question
-	logLevel  json.RawMessage // params of the last logging/setLevel
-	changes   map[string]bool // list changes about to be announced
-	closed    bool
+	mu             sync.Mutex
+	revision       string                    // negotiated by initialize; "" before it
+	client         string                    // the name that the host gives itself
+	traced         string                    // the name of the session in the trace
+	pending        map[string]*request       // of the host, by id
+	inFlight       map[*request]struct{}     // sent to a server and not over: the host's, and those of batches
+	orderings      map[string]*ordering      // of the messages to the host, by server
+	endedCalls     []endedCall               // the latest maxEndedCalls, oldest first
+	lost           map[string]int            // connections that were lost soon, in a row, by server
+	serverRequests map[string]*serverRequest // that the host has not answered, by the id that it knows
+	logLevel       json.RawMessage           // params of the last logging/setLevel
+	changes        map[string]bool           // list changes about to be announced
+	closed         bool
 }
 
 // Open starts a session of a host. It implements [server.Router].
@@ -70,7 +70,7 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 // NewSession starts a session of a host or of foldgate itself.
 func (rt *Router) NewSession(p server.Peer) *Session {
 	s := &Session{
-		Peer: p, rt: rt, pending: map[string]*request{}, at: map[*request]struct{}{}, orderings: map[string]*ordering{}, lost: map[string]int{}, questions: map[string]*question{},
+		Peer: p, rt: rt, pending: map[string]*request{}, inFlight: map[*request]struct{}{}, orderings: map[string]*ordering{}, lost: map[string]int{}, serverRequests: map[string]*serverRequest{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]int{}}, changes: map[string]bool{},
 	}
 	s.setClient("unknown")
@@ -186,50 +186,52 @@ func (s *Session) send(r *request, m wire.Message) error {
 	return s.Push(msg)
 }
 
-// origin is where a message of a server comes from.
-type origin struct {
+// source is where a message of a server comes from.
+type source struct {
 	server string // its key
 	conn   conn.Conn
 	r      *request // on whose stream the host gets the message; nil for none
-	guess  bool     // the server did not name r: it is any of the requests at the server
+	// inferred means that the server did not say for which request it sent the message: r is any of those in
+	// flight at the server. On stdio this holds for every request of a server.
+	inferred bool
 }
 
-// cause is the call for which a server sent something, as far as it is known.
-type cause struct {
+// causingCall is the call for which a server sent something, as far as it is known.
+type causingCall struct {
 	call      *interceptor.Call // nil if unknown
 	tool      string            // the tool, if all calls that it may be agree on it; "" if unknown
 	branch    *folding.Branch   // the same for the branch
 	ambiguous bool              // calls of several branches may be meant
 }
 
-// overCall is a call that has ended. It may be the cause of a message for lateTime.
-type overCall struct {
-	cause
+// endedCall is a call that has ended. It may be the cause of a message for lateTime.
+type endedCall struct {
+	causingCall
 	server string
 	token  string // the wire.TokenKey of its progress token, "" for none
-	at     time.Time
+	ended  time.Time
 }
 
 const (
-	lateTime = 5 * time.Second
-	maxOver  = 64 // calls of a session
+	lateTime      = 5 * time.Second
+	maxEndedCalls = 64 // calls of a session
 )
 
-// causeOf returns the cause of a message. If the request is a guess and others are at the same server, the
-// call is not known, and the tool and the branch only if all of them have the same. Without a request at the
+// causeOf returns the call that caused a message. If the request is inferred and others are at the same server,
+// the call is not known, and the tool and the branch only if all of them have the same. Without a request at the
 // server, they are those of the last one.
-func (s *Session) causeOf(o origin) cause {
-	r := o.r
+func (s *Session) causeOf(from source) causingCall {
+	r := from.r
 	if r == nil {
-		return s.lateCause(o.server, "")
+		return s.recentlyEnded(from.server, "")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := cause{call: r.call, tool: r.call.Tool(), branch: r.call.Attribution.Branch}
-	if !o.guess {
+	found := causingCall{call: r.call, tool: r.call.Tool(), branch: r.call.Attribution.Branch}
+	if !from.inferred {
 		return found
 	}
-	for other := range s.at {
+	for other := range s.inFlight {
 		if other == r || other.server != r.server {
 			continue
 		}
@@ -245,33 +247,33 @@ func (s *Session) causeOf(o origin) cause {
 }
 
 // callEnded forgets a request that was sent to a server, and remembers it for messages that come late. It ends
-// the questions that only the request could have caused.
+// the server's requests that nothing else can have caused.
 func (s *Session) callEnded(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.server == "" {
 		return
 	}
-	delete(s.at, r)
-	if len(s.over) == maxOver {
-		s.over = slices.Delete(s.over, 0, 1)
+	delete(s.inFlight, r)
+	if len(s.endedCalls) == maxEndedCalls {
+		s.endedCalls = slices.Delete(s.endedCalls, 0, 1)
 	}
 	token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
-	s.over = append(s.over, overCall{cause{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
-	s.endGuesses(r.server)
+	s.endedCalls = append(s.endedCalls, endedCall{causingCall{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
+	s.cancelOrphaned(r.server)
 }
 
-// lateCause returns the last call at a server that has ended a moment ago: the one with a progress token,
+// recentlyEnded returns the last call at a server that has ended a moment ago: the one with a progress token,
 // any for "".
-func (s *Session) lateCause(server, token string) cause {
+func (s *Session) recentlyEnded(server, token string) causingCall {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, last := range slices.Backward(s.over) {
-		if last.server == server && (token == "" || last.token == token) && time.Since(last.at) < lateTime {
-			return last.cause
+	for _, last := range slices.Backward(s.endedCalls) {
+		if last.server == server && (token == "" || last.token == token) && time.Since(last.ended) < lateTime {
+			return last.causingCall
 		}
 	}
-	return cause{}
+	return causingCall{}
 }
 
 // branchID returns the id of a branch, "" for main.
@@ -282,12 +284,12 @@ func branchID(b *folding.Branch) string {
 	return b.ID
 }
 
-// anyAt returns a request that is at a server, or nil. Messages that name no request travel on
+// anyInFlight returns a request that is at a server, or nil. Messages that name no request travel on
 // its stream.
-func (s *Session) anyAt(server string) *request {
+func (s *Session) anyInFlight(server string) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for r := range s.at {
+	for r := range s.inFlight {
 		if r.server == server {
 			return r
 		}
@@ -377,7 +379,7 @@ func (o groupOwner) Retired(srv *upstream.Server) {
 	}
 }
 
-// Uses implements [upstream.Owner]. Subscriptions and questions of modern hosts are open calls, or
+// Uses implements [upstream.Owner]. Subscriptions of modern hosts, and what servers ask them, are open calls, or
 // known to the bridge.
 func (o groupOwner) Uses(srv *upstream.Server) bool {
 	return slices.ContainsFunc(o.lists(), func(l *groupLists) bool { return l.tasks.open(srv.Key) }) ||

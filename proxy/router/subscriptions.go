@@ -322,8 +322,8 @@ func (s *Session) Uses(srv *upstream.Server) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, q := range s.questions {
-		if q.server == srv.Key {
+	for _, req := range s.serverRequests {
+		if req.server == srv.Key {
 			return true
 		}
 	}

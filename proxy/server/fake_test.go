@@ -107,7 +107,7 @@ func (c *fakeSession) Notify(m wire.Message) {
 	c.notified = append(c.notified, m.Method)
 }
 
-func (c *fakeSession) Answer(m wire.Message) { c.answers <- m }
+func (c *fakeSession) HandleResponse(m wire.Message) { c.answers <- m }
 
 func (c *fakeSession) Close(reason string) {
 	time.Sleep(c.closing)

@@ -108,9 +108,9 @@ type Session interface {
 	// Notify takes a notification. It does not block. The reader calls it, so that the order is
 	// kept.
 	Notify(m wire.Message)
-	// Answer takes the host's response to a request that was sent with Emit or Push. It does not
+	// HandleResponse takes the host's response to a request that was sent with Emit or Push. It does not
 	// block.
-	Answer(m wire.Message)
+	HandleResponse(m wire.Message)
 	// Close ends the session and everything that belongs to it. reason is for the log and the
 	// trace.
 	Close(reason string)
@@ -132,7 +132,7 @@ func accept(s Session, m wire.Message, log *slog.Logger) {
 		if m.IsNotification() {
 			s.Notify(m)
 		} else {
-			s.Answer(m)
+			s.HandleResponse(m)
 		}
 	})
 }

@@ -119,7 +119,7 @@ func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known b
 	}
 	defer c.finish(m, err, own)
 	if c.request.Receiver != nil && err == nil {
-		c.request.Receiver.Answered(m)
+		c.request.Receiver.ResponseArrived(m)
 	}
 	return true
 }

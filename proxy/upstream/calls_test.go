@@ -50,8 +50,8 @@ func TestAnsweredIsCalledByTheReader(t *testing.T) {
 // answered counts the responses.
 type answered struct{ n *int }
 
-func (answered) Message(wire.Message)    {}
-func (a answered) Answered(wire.Message) { *a.n++ }
+func (answered) Message(wire.Message)           {}
+func (a answered) ResponseArrived(wire.Message) { *a.n++ }
 
 // An error without an id belongs to the only open call, but not if several principals share the
 // connection: it could be about a call of another one that was given up.

@@ -117,7 +117,7 @@ type handles func(wire.Message)
 func (f handles) Unsolicited(m wire.Message)   { f(m) }
 func (f handles) Undelivered(conn.Undelivered) {}
 func (f handles) Message(m wire.Message)       { f(m) }
-func (f handles) Answered(wire.Message)        {}
+func (f handles) ResponseArrived(wire.Message) {}
 
 // callTool calls a tool of the fake server.
 func callTool(ctx context.Context, l conn.Conn, name string, event func(wire.Message)) (wire.Message, error) {

@@ -76,7 +76,7 @@ type Owner interface {
 	// Opened prepares a connection to s before it is used. again means that it is not the first.
 	Opened(s *Server, c conn.Conn, again bool)
 	// Uses reports whether the connection to s is needed although no call is open: by a subscription,
-	// a task or a question.
+	// a task or a request to the host.
 	Uses(s *Server) bool
 	// Retired tells that an idle connection to s was closed, over which s announced changes of its lists.
 	Retired(s *Server)

@@ -337,8 +337,8 @@ func TestStdioPanic(t *testing.T) {
 // answers is a func as a Receiver that takes the response.
 type answers func()
 
-func (answers) Message(wire.Message)    {}
-func (f answers) Answered(wire.Message) { f() }
+func (answers) Message(wire.Message)           {}
+func (f answers) ResponseArrived(wire.Message) { f() }
 
 func TestStdioDeath(t *testing.T) {
 	for name, want := range map[string]string{"exit:7": "exit status 7", "exit:0": "exit status 0"} {
