@@ -48,9 +48,9 @@ type listCache struct {
 
 	mu    sync.Mutex
 	lists [catalog.Kinds]*catalog.List
-	// stored means that the list was stored by an earlier process, or is from a connection that was idle
-	// and is closed. It is fetched again when a host asks for it, which does not wait for that.
-	stored  [catalog.Kinds]bool
+	// stale means that the list may have changed: it was stored by an earlier process, or is from a connection
+	// that was idle and is closed. It is fetched again when a host asks for it, which does not wait for that.
+	stale   [catalog.Kinds]bool
 	missed  [catalog.Kinds]bool       // somebody was answered without the list
 	epoch   [catalog.Kinds]int        // counts changes, so that a list from before a change is not kept
 	fetches [catalog.Kinds]*listFetch // under way, at most one for each list
@@ -68,7 +68,7 @@ type listFetch struct {
 // get returns a list. It fetches the list by read, once for all that ask at the same time, and waits until
 // wait after the fetch began. A fetch that begins now begins at begun, which may lie in the past.
 func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wait time.Duration, read func() (*catalog.List, error)) (*catalog.List, error) {
-	l, f := c.join(k, begun, read)
+	l, f := c.listOrFetch(k, begun, read)
 	if l != nil {
 		return l, nil
 	}
@@ -80,7 +80,7 @@ func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wa
 			if f.err != nil {
 				return c.miss(k, f.err)
 			}
-			l, f = c.join(k, time.Now(), read) // another fetch, if the list has changed meanwhile
+			l, f = c.listOrFetch(k, time.Now(), read) // another fetch, if the list has changed meanwhile
 		case <-ctx.Done():
 			return c.miss(k, fmt.Errorf("%s is not answered since %s: %w", k.Method(), time.Since(f.begun).Round(time.Second), context.Cause(ctx)))
 		}
@@ -88,21 +88,21 @@ func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wa
 	return l, nil
 }
 
-// join returns a list and the fetch of it, each if there is one. It begins a fetch of a list that is missing or
-// stored.
-func (c *listCache) join(k catalog.Kind, begun time.Time, read func() (*catalog.List, error)) (*catalog.List, *listFetch) {
+// listOrFetch returns a list and the fetch of it, each if there is one. It begins a fetch of a list that is
+// missing or stale.
+func (c *listCache) listOrFetch(k catalog.Kind, begun time.Time, read func() (*catalog.List, error)) (*catalog.List, *listFetch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fetches[k] == nil && (c.lists[k] == nil || c.stored[k]) {
+	if c.fetches[k] == nil && (c.lists[k] == nil || c.stale[k]) {
 		f := &listFetch{begun: begun, before: c.lists[k], epoch: c.epoch[k], done: make(chan struct{})}
 		c.fetches[k] = f
-		c.wg.Go(func() { c.fetch(k, f, read) })
+		c.wg.Go(func() { c.runFetch(k, f, read) })
 	}
 	return c.lists[k], c.fetches[k]
 }
 
-// fetch runs one fetch and keeps the list, unless the list changed meanwhile.
-func (c *listCache) fetch(k catalog.Kind, f *listFetch, read func() (*catalog.List, error)) {
+// runFetch runs one fetch and keeps the list, unless the list changed meanwhile.
+func (c *listCache) runFetch(k catalog.Kind, f *listFetch, read func() (*catalog.List, error)) {
 	defer close(f.done)
 	l, err := read()
 	c.mu.Lock()
@@ -110,7 +110,7 @@ func (c *listCache) fetch(k catalog.Kind, f *listFetch, read func() (*catalog.Li
 	missed := false
 	if err == nil {
 		if c.epoch[k] == f.epoch {
-			c.lists[k], c.stored[k] = l, false
+			c.lists[k], c.stale[k] = l, false
 		}
 		missed, c.missed[k] = c.missed[k] && len(l.Items) > 0, false
 	}
@@ -132,7 +132,7 @@ func (c *listCache) replace(k catalog.Kind, f func(*catalog.List) *catalog.List)
 		c.mu.Lock()
 		same := c.lists[k] == before // else it changed meanwhile
 		if same {
-			c.lists[k], c.stored[k] = after, c.stored[k] && after != nil
+			c.lists[k], c.stale[k] = after, c.stale[k] && after != nil
 		}
 		c.mu.Unlock()
 		if same {
@@ -187,18 +187,18 @@ func (c *listCache) peek(k catalog.Kind) *catalog.List {
 func (c *listCache) fresh(k catalog.Kind) *catalog.List {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stored[k] && c.fetches[k] == nil {
+	if c.stale[k] && c.fetches[k] == nil {
 		return nil
 	}
 	return c.lists[k]
 }
 
-// doubt marks the lists as possibly changed.
-func (c *listCache) doubt() {
+// markStale marks the lists as possibly changed.
+func (c *listCache) markStale() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k, l := range c.lists {
-		c.stored[k] = l != nil
+		c.stale[k] = l != nil
 	}
 }
 
@@ -206,7 +206,7 @@ func (c *listCache) forget(changed []catalog.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range changed {
-		c.lists[k], c.stored[k] = nil, false
+		c.lists[k], c.stale[k] = nil, false
 		c.epoch[k]++
 	}
 }
@@ -228,8 +228,8 @@ type groupLists struct {
 // forgotten, the longest unused first. A forgotten group that returns starts anew.
 const maxGroups = 1000
 
-// join returns the lists of a group for a session. The caller holds rt.mu.
-func (rt *Router) join(g upstream.Group) *groupLists {
+// groupFor returns the lists of a group for one more session. The caller holds rt.mu.
+func (rt *Router) groupFor(g upstream.Group) *groupLists {
 	p := rt.lists[g]
 	if p == nil {
 		if len(rt.lists) >= maxGroups {
@@ -320,11 +320,11 @@ func (s supply) storedLists() *listCache {
 		if page == nil && (!known || s.srv.Capability(k.Capability()) != nil) {
 			continue
 		}
-		c.lists[k], c.stored[k] = &catalog.List{}, true
+		c.lists[k], c.stale[k] = &catalog.List{}, true
 		if page != nil { // else it had no such list
 			c.lists[k].AddPage(page, k)
 			c.lists[k] = s.pin(s.rt.lifetime, k, s.scrubbed(k, c.lists[k]), false)
-			c.stored[k] = c.lists[k] != nil
+			c.stale[k] = c.lists[k] != nil
 		}
 	}
 	return c
@@ -558,7 +558,7 @@ func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Se
 	return s.cacheOf(srv).get(ctx, k, srv.Began(s.listing()), wait, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(s.rt.lifetime, fetchLimit)
 		defer cancel()
-		l, err := s.fetch(ctx, srv, k, causes)
+		l, err := s.readList(ctx, srv, k, causes)
 		if err != nil {
 			return nil, err
 		}
@@ -588,9 +588,9 @@ func (rt *Router) tell(g upstream.Group, method string) {
 	rt.tellListens(g, method)
 }
 
-// fetch reads all pages of a list. Each page is a call of foldgate's own, recorded and scrubbed
+// readList reads all pages of a list. Each page is a call of foldgate's own, recorded and scrubbed
 // like any other.
-func (s *Session) fetch(ctx context.Context, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
+func (s *Session) readList(ctx context.Context, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
 	scope := s.scope
 	cn := srv.Live(scope)
 	if cn == nil {

@@ -134,7 +134,7 @@ func TestGroupsAreForgotten(t *testing.T) {
 	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler), Connections: c})
 	group := func(n int) upstream.Group { return upstream.Group{Principal: fmt.Sprint("user", n)} }
 	join := func(n int) *groupLists { // a session that begins and ends
-		p := rt.join(group(n))
+		p := rt.groupFor(group(n))
 		c.all[group(n)] = true
 		p.sessions--
 		p.used = time.Unix(int64(n), 0)
@@ -183,7 +183,7 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 		judged++
 		return st
 	}})
-	lists := rt.join(g)
+	lists := rt.groupFor(g)
 	rt.listChanged(srv, upstream.Group{Principal: "other"}, nil, catalog.Tools.Changed())
 	if c, ok := lists.caches.Load(srv); !ok || c.(*listCache).peek(catalog.Tools) != nil || judged == 0 {
 		t.Errorf("the stored list was judged %d times, and is there: %v; want it judged and forgotten", judged, ok)

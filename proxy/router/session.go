@@ -76,7 +76,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.setClient("unknown")
 	s.newest.Store(&p.Identity)
 	rt.mu.Lock()
-	s.group = rt.join(s.scope.Group)
+	s.group = rt.groupFor(s.scope.Group)
 	if !p.SingleRequest {
 		rt.sessions[s] = struct{}{}
 	}
@@ -375,7 +375,7 @@ func (o groupOwner) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 // Retired implements [upstream.Owner].
 func (o groupOwner) Retired(srv *upstream.Server) {
 	for _, l := range o.lists() {
-		l.of(srv).doubt()
+		l.of(srv).markStale()
 	}
 }
 

@@ -333,7 +333,7 @@ func (s *Session) Uses(srv *upstream.Server) bool {
 // Retired implements [upstream.Owner]. On HTTP the lists come from the shared connection.
 func (s *Session) Retired(srv *upstream.Server) {
 	if s.Transport == "stdio" {
-		s.cacheOf(srv).doubt()
+		s.cacheOf(srv).markStale()
 	}
 }
 
