@@ -9,10 +9,10 @@ import (
 )
 
 // net/http writes when its buffer of 4 KB is full, so a longer reply would leave in two writes, and
-// its host would need two reads. coalescingConn, under that buffer (and under TLS), holds the first
-// piece back until the rest is there. With it a host gets 3 to 9 % more replies of 4 KB a second.
+// its host would need two reads. coalescingConn, under that buffer (and under TLS), keeps the first
+// piece until the rest is there. With it a host gets 3 to 9 % more replies of 4 KB a second.
 
-// Lengths of the bodies that are held back. Shorter ones fit into net/http's buffer with the head.
+// Lengths of the bodies that are buffered. Shorter ones fit into net/http's buffer with the head.
 // For longer ones a second write does not matter.
 const (
 	coalesceFrom = 3 << 10
@@ -29,44 +29,44 @@ func (l coalescingListener) Accept() (net.Conn, error) {
 	return &coalescingConn{Conn: c}, nil
 }
 
-// coalescingConn is a connection that can hold back writes: after hold, release must follow. It is
-// safe for concurrent use, as under TLS the reader writes too. Close and the deadlines do not wait
-// for a write.
+// coalescingConn is a connection that can buffer writes: after startBuffering, flush must follow. It
+// is safe for concurrent use, as under TLS the reader writes too. Close and the deadlines do not
+// wait for a write.
 type coalescingConn struct {
 	net.Conn
-	mu   sync.Mutex
-	held *[]byte // nil unless writes are held back
+	mu       sync.Mutex
+	buffered *[]byte // nil unless writes are buffered
 }
 
-func (c *coalescingConn) hold() {
+func (c *coalescingConn) startBuffering() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held = replyBuffers.Get().(*[]byte)
-	*c.held = (*c.held)[:0]
+	c.buffered = replyBuffers.Get().(*[]byte)
+	*c.buffered = (*c.buffered)[:0]
 }
 
-// release writes what is held back, under the deadline in force. If that fails, it closes the
-// connection: the writer was told that the bytes are on their way. A second call does nothing.
-func (c *coalescingConn) release() {
+// flush ends the buffering: it writes what is buffered, under the deadline in force. If that fails, it
+// closes the connection: the writer was told that the bytes are on their way. A second call does nothing.
+func (c *coalescingConn) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held == nil {
+	if c.buffered == nil {
 		return
 	}
-	if _, err := c.Conn.Write(*c.held); err != nil {
+	if _, err := c.Conn.Write(*c.buffered); err != nil {
 		_ = c.Conn.Close()
 	}
-	replyBuffers.Put(c.held)
-	c.held = nil
+	replyBuffers.Put(c.buffered)
+	c.buffered = nil
 }
 
 func (c *coalescingConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held == nil {
+	if c.buffered == nil {
 		return c.Conn.Write(p)
 	}
-	*c.held = append(*c.held, p...)
+	*c.buffered = append(*c.buffered, p...)
 	return len(p), nil
 }
 
@@ -90,7 +90,7 @@ func withCoalescing(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, coalescingKey{}, c)
 }
 
-// coalescingOf returns the connection of r, nil if it can't hold back writes. In HTTP/2 other
+// coalescingOf returns the connection of r, nil if it can't buffer writes. In HTTP/2 other
 // replies share the connection.
 func coalescingOf(r *http.Request) *coalescingConn {
 	c, _ := r.Context().Value(coalescingKey{}).(*coalescingConn)

@@ -204,26 +204,26 @@ func TestCoalescingReleases(t *testing.T) {
 func TestCoalescingConnFails(t *testing.T) {
 	near, far := net.Pipe() // nobody reads
 	c := &coalescingConn{Conn: near}
-	c.hold()
+	c.startBuffering()
 	if n, err := c.Write([]byte("held")); n != 4 || err != nil {
 		t.Fatalf("Write = %d, %v", n, err)
 	}
 	_ = c.SetWriteDeadline(time.Unix(1, 0))
-	c.release()
+	c.flush()
 	if _, err := c.Write([]byte("y")); !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Write after a failure = %v, want a failure", err)
 	}
-	c.release()
+	c.flush()
 	if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the other end reads %v, want EOF", err)
 	}
 	near, far = net.Pipe()
 	defer far.Close()
 	c = &coalescingConn{Conn: near}
-	c.hold()
+	c.startBuffering()
 	_, _ = c.Write([]byte("held"))
 	_ = c.Close()
-	c.release() // does not wait for a reader
+	c.flush() // does not wait for a reader
 }
 
 func TestServeCoalesces(t *testing.T) {

@@ -83,10 +83,10 @@ type HTTP struct {
 	shutdown sync.Once
 	running  sync.WaitGroup // requests, and the goroutine that ends idle sessions
 
-	mu       sync.Mutex
-	sessions map[string]*legacySession
-	held     map[string]int // number of sessions by principal
-	closing  bool           // no more requests are taken
+	mu            sync.Mutex
+	sessions      map[string]*legacySession
+	sessionCounts map[string]int // by principal
+	closing       bool           // no more requests are taken
 }
 
 var errShutdown = errors.New(Shutdown)
@@ -102,7 +102,7 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 	}
 	srv := &HTTP{
 		router: r, opts: opts, log: opts.Log, drain: make(chan struct{}),
-		sessions: make(map[string]*legacySession), held: make(map[string]int),
+		sessions: make(map[string]*legacySession), sessionCounts: make(map[string]int),
 	}
 	srv.lifetime, srv.cancel = context.WithCancelCause(context.Background())
 	srv.running.Go(srv.expireSessions)
@@ -191,8 +191,8 @@ func (srv *HTTP) Recheck() {
 	srv.closeSessions("its principal may no longer use foldgate", func(l *legacySession) bool { return !who.Knows(l.caller) })
 }
 
-// holds returns a function that reports whether the token of the request is still valid.
-func (x *exchange) holds() func() bool {
+// tokenCheck returns a function that reports whether the token of the request is still valid.
+func (x *exchange) tokenCheck() func() bool {
 	access, caller := x.srv.opts.Access(), x.caller
 	return func() bool {
 		if now := x.srv.opts.Access(); now != access {

@@ -182,7 +182,7 @@ func (x *exchange) get() {
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
 	defer context.AfterFunc(l.lifetime, cancel)()
-	sw := &sseWriter{w: x.w, stream: s, holds: x.holds()}
+	sw := &sseWriter{w: x.w, stream: s, tokenValid: x.tokenCheck()}
 	if sw.start(l.primes(), c.last) == nil {
 		sw.pump(ctx, c, x.srv.drain)
 	}

@@ -50,7 +50,7 @@ func (x *exchange) postModern(req *Request) {
 	emit := x.srv.emitGlobalTaskIDs(st.emit)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
-		peer.Push, p.stop, p.holds, wait = emit, x.srv.drain, x.holds(), 0
+		peer.Push, p.stop, p.tokenValid, wait = emit, x.srv.drain, x.tokenCheck(), 0
 	}
 	s := x.srv.router.Open(peer)
 	p.serve(wait, func() {

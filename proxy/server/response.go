@@ -36,10 +36,10 @@ type response struct {
 	session *legacySession // nil in the modern era
 	req     *Request       // nil for a batch: then the replies are an array
 
-	status int                     // of a reply as JSON; in the modern era set before the stream's finish
-	cancel context.CancelCauseFunc // modern: the call ends with its response
-	holds  func() bool             // of a stream that lasts; see sseWriter
-	stop   <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
+	status     int                     // of a reply as JSON; in the modern era set before the stream's finish
+	cancel     context.CancelCauseFunc // modern: the call ends with its response
+	tokenValid func() bool             // of a stream that lasts; see sseWriter
+	stop       <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
 
 	mu    sync.Mutex    // guards what follows; it may be taken while stream.mu is held
 	early chan struct{} // closed when the event stream that began before the end of the calls is written; nil without one
@@ -95,7 +95,7 @@ func (p *response) write() {
 		p.writeReplies(replies)
 		return
 	}
-	w := &sseWriter{w: p.x.w, stream: p.stream, holds: p.holds}
+	w := &sseWriter{w: p.x.w, stream: p.stream, tokenValid: p.tokenValid}
 	prime := sse && p.session != nil && p.session.primes()
 	// Without events or replies the call was cancelled. Hosts accept an empty stream best.
 	if w.start(prime, 0) == nil && sse {
@@ -130,8 +130,8 @@ func (p *response) writeReplies(replies []Reply) {
 	}
 	setHead(p.x.w, p.status, len(body))
 	if c := coalescingOf(p.x.r); c != nil && len(body) >= coalesceFrom && len(body) <= coalesceMax {
-		c.hold()
-		defer c.release()
+		c.startBuffering()
+		defer c.flush()
 		defer func() { _ = http.NewResponseController(p.x.w).Flush() }() // net/http's buffer
 	}
 	// After an error the host is gone, and HTTP/2 may still hold the body.
@@ -143,17 +143,17 @@ func (p *response) writeReplies(replies []Reply) {
 
 // sseWriter writes the server-sent events of a stream to one connection.
 type sseWriter struct {
-	w      http.ResponseWriter
-	stream *stream
-	buf    []byte
-	holds  func() bool // whether the token of the request is still valid; nil: that does not matter
+	w          http.ResponseWriter
+	stream     *stream
+	buf        []byte
+	tokenValid func() bool // whether the token of the request is still valid; nil: that does not matter
 }
 
 // pump writes the stream's events to the connection until the stream ends, the connection goes or
 // is taken over, its token is revoked, or stop is closed.
 func (w *sseWriter) pump(ctx context.Context, c *streamConn, stop <-chan struct{}) {
 	for {
-		if w.holds != nil && !w.holds() {
+		if w.tokenValid != nil && !w.tokenValid() {
 			return
 		}
 		first, events, more := w.stream.next(c)

@@ -81,7 +81,7 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	srv.sessions[l.id] = l
-	srv.held[caller.Principal]++
+	srv.sessionCounts[caller.Principal]++
 	return l, nil
 }
 
@@ -91,7 +91,7 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 // sessions, and each displaces only its own.
 func (srv *HTTP) makeRoom(principal string) *wire.Error {
 	srv.mu.Lock()
-	all, own := len(srv.sessions), srv.held[principal]
+	all, own := len(srv.sessions), srv.sessionCounts[principal]
 	srv.mu.Unlock()
 	most, owner := srv.opts.MaxSessions, ""
 	if half := max(most/2, 1); srv.opts.Access().Auth.Several() && own >= half {
@@ -131,7 +131,7 @@ func (x *exchange) sessionOf(id []byte) (*legacySession, bool) {
 	x.srv.mu.Lock()
 	l := x.srv.sessions[name]
 	x.srv.mu.Unlock()
-	if l == nil || !sameCaller(l.caller, x.caller.Identity) || !l.hold() {
+	if l == nil || !sameCaller(l.caller, x.caller.Identity) || !l.acquire() {
 		x.refuse(http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
 		return nil, false
 	}
@@ -171,8 +171,8 @@ func (srv *HTTP) closeSessions(reason string, which func(*legacySession) bool) {
 	closing.Wait()
 }
 
-// hold keeps the session from expiring. It fails on a closed one.
-func (l *legacySession) hold() bool {
+// acquire keeps the session from expiring until release. It fails on a closed one.
+func (l *legacySession) acquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
@@ -216,8 +216,8 @@ func (l *legacySession) close(reason string) {
 	srv := l.srv
 	srv.mu.Lock()
 	delete(srv.sessions, l.id)
-	if srv.held[l.caller.Principal]--; srv.held[l.caller.Principal] == 0 {
-		delete(srv.held, l.caller.Principal)
+	if srv.sessionCounts[l.caller.Principal]--; srv.sessionCounts[l.caller.Principal] == 0 {
+		delete(srv.sessionCounts, l.caller.Principal)
 	}
 	srv.mu.Unlock()
 	l.cancel(errors.New(reason))

@@ -90,8 +90,8 @@ func TestSessionCapOfOnePrincipal(t *testing.T) {
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.sessions[hers] == nil || e.held["bob"] != 3 || e.held["alice"] != 1 {
-			t.Errorf("the sessions are %v, want that of alice and three of bob", e.held)
+		if e.sessions[hers] == nil || e.sessionCounts["bob"] != 3 || e.sessionCounts["alice"] != 1 {
+			t.Errorf("the sessions are %v, want that of alice and three of bob", e.sessionCounts)
 		}
 	})
 }

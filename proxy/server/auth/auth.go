@@ -70,11 +70,11 @@ type Options struct {
 // Authenticator says who sent a request. A nil Authenticator lets in everyone as LocalPrincipal. Its
 // configuration never changes. It is safe for concurrent use.
 type Authenticator struct {
-	tokens    []Token
-	issuers   []*verifier
-	config    Config
-	publicURL string
-	held      *held // nil: none are kept
+	tokens     []Token
+	issuers    []*verifier
+	config     Config
+	publicURL  string
+	lastTokens *lastTokens // nil: none are kept
 }
 
 // New returns an authenticator, nil if there are neither tokens nor issuers. The configuration must
@@ -85,8 +85,8 @@ func New(o Options) *Authenticator {
 	}
 	a := &Authenticator{tokens: o.Tokens, config: o.Config, publicURL: strings.TrimSuffix(o.PublicURL, "/")}
 	if o.Keep {
-		if a.held = (&held{of: map[string]heldToken{}}); o.Before != nil && o.Before.held != nil {
-			a.held = o.Before.held
+		if a.lastTokens = (&lastTokens{of: map[string]lastToken{}}); o.Before != nil && o.Before.lastTokens != nil {
+			a.lastTokens = o.Before.lastTokens
 		}
 	}
 	for name, c := range o.Config.Issuers {
@@ -147,7 +147,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, path st
 		return Caller{}, failed("token_revoked", "the operator has revoked the access of this principal")
 	}
 	if c.Issuer != "" {
-		a.held.put(c, token)
+		a.lastTokens.put(c, token)
 	}
 	return c, nil
 }
@@ -186,47 +186,47 @@ func (a *Authenticator) Knows(id interceptor.Identity) bool {
 // TokenOf returns the token of an issuer with which a principal called last. It is "" without a valid one,
 // or if the principal is not let in any more.
 func (a *Authenticator) TokenOf(issuer, principal string) string {
-	if a == nil || a.held == nil || a.revoked(principal) {
+	if a == nil || a.lastTokens == nil || a.revoked(principal) {
 		return ""
 	}
-	a.held.mu.Lock()
-	defer a.held.mu.Unlock()
-	if t := a.held.of[principal]; t.issuer == issuer && time.Now().Before(t.expires) {
+	a.lastTokens.mu.Lock()
+	defer a.lastTokens.mu.Unlock()
+	if t := a.lastTokens.of[principal]; t.issuer == issuer && time.Now().Before(t.expires) {
 		return t.text
 	}
 	return ""
 }
 
-// held are the last tokens of callers, by principal.
-type held struct {
+// lastTokens are the last tokens of callers, by principal.
+type lastTokens struct {
 	mu   sync.Mutex
-	of   map[string]heldToken
+	of   map[string]lastToken
 	most int // the number of tokens at which expired ones are forgotten
 }
 
-type heldToken struct {
+type lastToken struct {
 	issuer, text string
 	expires      time.Time
 }
 
-// maxHeld bounds the tokens that are kept. A principal beyond them has none until others expire. From
-// minHeld on, expired ones are forgotten whenever there are twice as many tokens as after the last time.
-const minHeld, maxHeld = 64, 10_000
+// maxLastTokens bounds the tokens that are kept. A principal beyond them has none until others expire. From
+// minLastTokens on, expired ones are forgotten whenever there are twice as many tokens as after the last time.
+const minLastTokens, maxLastTokens = 64, 10_000
 
-func (h *held) put(c Caller, token string) {
+func (h *lastTokens) put(c Caller, token string) {
 	if h == nil {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, known := h.of[c.Principal]; !known && len(h.of) >= max(h.most, minHeld) {
+	if _, known := h.of[c.Principal]; !known && len(h.of) >= max(h.most, minLastTokens) {
 		now := time.Now()
-		maps.DeleteFunc(h.of, func(_ string, t heldToken) bool { return !now.Before(t.expires) })
-		if h.most = min(2*len(h.of), maxHeld); len(h.of) >= maxHeld {
+		maps.DeleteFunc(h.of, func(_ string, t lastToken) bool { return !now.Before(t.expires) })
+		if h.most = min(2*len(h.of), maxLastTokens); len(h.of) >= maxLastTokens {
 			return
 		}
 	}
-	h.of[c.Principal] = heldToken{c.Issuer, token, c.Expires.Add(-clockSkew)}
+	h.of[c.Principal] = lastToken{c.Issuer, token, c.Expires.Add(-clockSkew)}
 }
 
 // unknown is the failure of a request without a token, or with one that is not known.

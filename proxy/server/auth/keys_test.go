@@ -82,8 +82,8 @@ func FuzzKeys(f *testing.F) {
 }
 
 // Tokens that have expired are forgotten, and there is a bound for the others.
-func TestHeldTokensAreBounded(t *testing.T) {
-	h := &held{of: map[string]heldToken{}}
+func TestLastTokensAreBounded(t *testing.T) {
+	h := &lastTokens{of: map[string]lastToken{}}
 	put := func(n int, life time.Duration) {
 		for i := range n {
 			h.put(Caller{Identity: interceptor.Identity{Principal: fmt.Sprint(life, i)}, Expires: time.Now().Add(life + clockSkew)}, "token")
@@ -91,11 +91,11 @@ func TestHeldTokensAreBounded(t *testing.T) {
 	}
 	put(50, time.Hour)
 	put(5000, -time.Second)
-	if n := len(h.of); n > 2*minHeld {
+	if n := len(h.of); n > 2*minLastTokens {
 		t.Errorf("%d tokens are kept, of which 50 have not expired", n)
 	}
-	put(2*maxHeld, time.Hour)
-	if n := len(h.of); n != maxHeld {
-		t.Errorf("%d tokens are kept, want %d", n, maxHeld)
+	put(2*maxLastTokens, time.Hour)
+	if n := len(h.of); n != maxLastTokens {
+		t.Errorf("%d tokens are kept, want %d", n, maxLastTokens)
 	}
 }
