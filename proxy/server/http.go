@@ -352,7 +352,7 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.post()
 	case r.Header.Get(wire.HeaderVersion) >= wire.VersionModern:
 		notAllowed("POST", "this protocol version has POST only")
-	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && x.elsewhere(nil, nil):
+	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && x.forwardToOwner(nil, nil):
 	case r.Method == http.MethodGet:
 		x.get()
 	case r.Method == http.MethodDelete:
@@ -386,7 +386,7 @@ func (x *exchange) post() {
 	}
 	version := x.r.Header.Get(wire.HeaderVersion)
 	if rawjson.KindOf(body) == rawjson.Array && version < wire.VersionModern {
-		if !x.elsewhere(nil, body) {
+		if !x.forwardToOwner(nil, body) {
 			x.postBatch(body)
 		}
 		return
@@ -398,7 +398,7 @@ func (x *exchange) post() {
 	}
 	req := x.request(m)
 	switch {
-	case x.elsewhere(req, body): // another replica has answered it
+	case x.forwardToOwner(req, body):
 	case version == wire.VersionModern || modern(req.Meta):
 		x.postModern(req)
 	case version != "" && !slices.Contains(wire.Versions, version):

@@ -17,15 +17,16 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// claim is an id in a request that names a replica.
-type claim struct{ kind, id, replica string }
+// ownerID is an id in a request that names a replica.
+type ownerID struct{ kind, id, replica string }
 
-// maxClaims bounds the ids that are looked at.
-const maxClaims = 64
+// maxOwnerIDs bounds the ids that are looked at.
+const maxOwnerIDs = 64
 
-// elsewhere answers a request that belongs to another replica, and returns true. req is nil for a
-// request without a message of its own, such as a batch. body was read.
-func (x *exchange) elsewhere(req *Request, body []byte) bool {
+// forwardToOwner passes a request that belongs to another replica on to it. It returns true if the request is
+// answered: by its owner, or with a refusal. req is nil for a request without a message of its own, such as a
+// batch. body was read.
+func (x *exchange) forwardToOwner(req *Request, body []byte) (answered bool) {
 	set := x.srv.opts.Replicas
 	if set == nil {
 		return false
@@ -46,37 +47,28 @@ func (x *exchange) elsewhere(req *Request, body []byte) bool {
 		x.w.Header().Set("Connection", "close") // the next request shall go to another replica
 	}
 	// A name that no replica has says nothing: hosts invent ids, such as ses_agent_1.
-	claims := slices.DeleteFunc(claimsOf(x.r.Header.Get(wire.HeaderSession), x.branch, req, body), func(c claim) bool { return !set.Known(c.replica) })
+	named := slices.DeleteFunc(ownerIDs(x.r.Header.Get(wire.HeaderSession), x.branch, req, body), func(o ownerID) bool { return !set.Known(o.replica) })
 	to := replicas.Target{Principal: x.caller.Principal}
-	for _, c := range claims {
+	for _, o := range named {
 		if to.Replica == "" {
-			to.Replica = c.replica
+			to.Replica = o.replica
 		}
-		if c.replica != to.Replica {
+		if o.replica != to.Replica {
 			x.refuse(http.StatusConflict, id, invalid(wire.CodeInvalidRequest, fmt.Sprintf(
 				"409 Conflict: %s %.60s is at replica %s, but %s %.60s at replica %s, and a request can be served by one only: leave out one of them, or make it anew where the other one is",
-				claims[0].kind, claims[0].id, to.Replica, c.kind, c.id, c.replica)))
+				named[0].kind, named[0].id, to.Replica, o.kind, o.id, o.replica)))
 			return true
 		}
 	}
-	ctx, done, ok := x.hop(req)
+	ctx, done, ok := x.forwardContext(req)
 	if !ok {
 		x.refuseShutdown(id)
 		return true
 	}
 	defer done()
 	forwarded, err := set.Forward(ctx, slowWriter{x.w}, x.r, body, to)
-	if down, ok := errors.AsType[*replicas.DownError](err); ok {
-		if down.Absent && claims[0].kind == kindSession && claims[0].id == x.r.Header.Get(wire.HeaderSession) {
-			x.refuse(http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session: its replica "+down.Replica+" is down; send initialize again"))
-			return true
-		}
-		x.w.Header().Set("Retry-After", strconv.Itoa(int(down.Retry.Seconds())))
-		x.refuse(http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, fmt.Sprintf("503 Service Unavailable: %s %.60s: %v; nothing was done", claims[0].kind, claims[0].id, down)))
-	} else if errors.Is(err, replicas.ErrHung) {
-		x.refuse(http.StatusGatewayTimeout, id, invalid(wire.CodeInternal, "504 Gateway Timeout: "+err.Error()))
-	} else if err != nil {
-		x.refuse(http.StatusBadGateway, id, invalid(wire.CodeInternal, "502 Bad Gateway: "+err.Error()))
+	if err != nil {
+		x.refuseForward(id, named, err)
 	}
 	if !forwarded && stopping {
 		x.refuseShutdown(id)
@@ -84,9 +76,25 @@ func (x *exchange) elsewhere(req *Request, body []byte) bool {
 	return forwarded || stopping
 }
 
-// hop returns the context of a request that is passed on: it ends with its host and with the server, and if
-// it only waits for messages, when the server begins to shut down. done must be called.
-func (x *exchange) hop(req *Request) (ctx context.Context, done func(), ok bool) {
+// refuseForward answers a request that its owner did not. named are the ids in it.
+func (x *exchange) refuseForward(id json.RawMessage, named []ownerID, err error) {
+	down, ok := errors.AsType[*replicas.DownError](err)
+	switch {
+	case ok && down.Absent && named[0].kind == kindSession && named[0].id == x.r.Header.Get(wire.HeaderSession):
+		x.refuse(http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session: its replica "+down.Replica+" is down; send initialize again"))
+	case ok:
+		x.w.Header().Set("Retry-After", strconv.Itoa(int(down.Retry.Seconds())))
+		x.refuse(http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, fmt.Sprintf("503 Service Unavailable: %s %.60s: %v; nothing was done", named[0].kind, named[0].id, down)))
+	case errors.Is(err, replicas.ErrHung):
+		x.refuse(http.StatusGatewayTimeout, id, invalid(wire.CodeInternal, "504 Gateway Timeout: "+err.Error()))
+	default:
+		x.refuse(http.StatusBadGateway, id, invalid(wire.CodeInternal, "502 Bad Gateway: "+err.Error()))
+	}
+}
+
+// forwardContext returns the context of a request that is passed on: it ends with its host and with the
+// server, and if it only waits for messages, when the server begins to shut down. done must be called.
+func (x *exchange) forwardContext(req *Request) (ctx context.Context, done func(), ok bool) {
 	if !x.srv.enter() {
 		return nil, nil, false
 	}
@@ -110,12 +118,12 @@ const (
 	kindResult  = "stored result"
 )
 
-// claimsOf returns the ids of a request that name a replica, in this order: session, branch, stored result,
+// ownerIDs returns the ids of a request that name a replica, in this order: session, branch, stored result,
 // task, suspended call. Those of a batch are in the order of its messages. session and branch are of the head.
-func claimsOf(session, branch string, req *Request, body []byte) (all []claim) {
+func ownerIDs(session, branch string, req *Request, body []byte) (all []ownerID) {
 	add := func(kind, begins, id string) {
-		if name, _, _ := replicaid.Cut(begins, id); name != "" && len(all) < maxClaims {
-			all = append(all, claim{kind, id, name})
+		if name, _, _ := replicaid.Cut(begins, id); name != "" && len(all) < maxOwnerIDs {
+			all = append(all, ownerID{kind, id, name})
 		}
 	}
 	if req == nil || req.Msg.Method != wire.MethodInitialize { // which opens another session
@@ -124,12 +132,12 @@ func claimsOf(session, branch string, req *Request, body []byte) (all []claim) {
 	if req == nil {
 		if add(kindBranch, "br_", branch); rawjson.Valid(body, wire.MaxDepth) {
 			for v := range rawjson.Elements(body) {
-				if m, err := wire.ParseMessage(v); err == nil && len(all) < maxClaims {
-					all = append(all, claimsOf("", branch, NewRequest(m), nil)...) // its session is there already
+				if m, err := wire.ParseMessage(v); err == nil && len(all) < maxOwnerIDs {
+					all = append(all, ownerIDs("", branch, NewRequest(m), nil)...) // its session is there already
 				}
 			}
 		}
-		return all[:min(len(all), maxClaims)]
+		return all[:min(len(all), maxOwnerIDs)]
 	}
 	arguments, _ := rawjson.Get(req.Msg.Params, "arguments")
 	inner, _ := rawjson.Get(arguments, "arguments") // of call_tool
