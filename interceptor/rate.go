@@ -77,7 +77,7 @@ func (r *Recorder) tell(code string, beyond *rates) {
 // leftOut returns the record of messages that have none.
 func (r *Recorder) leftOut(code string, l leftOut) *trace.Record {
 	rec := &trace.Record{
-		From: "upstream:" + l.server, To: []string{"foldgate"}, Kind: trace.KindWarning, Context: l.context,
+		From: trace.UpstreamName(l.server), To: []string{"foldgate"}, Kind: trace.KindWarning, Context: l.context,
 		Payload: rawjson.Marshal(map[string]any{"code": code, "count": l.messages, "bytes": l.bytes}),
 		Audit: &trace.Audit{
 			Session: l.share.session, Principal: l.principal, Team: l.team, Server: l.server, ForTool: l.tool, Revision: l.revision, LeftOut: l.messages, Bytes: l.bytes,

@@ -65,7 +65,7 @@ var arrows = map[string][]string{
 	"proxy/pins":                  {"interceptor/injection", "internal/atomicfile", "internal/filelock", "internal/rawjson"},
 	"proxy/console":               {"interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/publicip", "internal/rawjson", "proxy/control", "proxy/pins"},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
-	"proxy/upstream":              {"internal/atomicfile", "internal/backoff", "internal/openfiles", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
+	"proxy/upstream":              {"interceptor/trace", "internal/atomicfile", "internal/backoff", "internal/openfiles", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
 	"proxy/upstream/auth":         {"internal/atomicfile", "internal/filelock", "internal/publicip", "internal/version", "proxy/config"},
 	"proxy/bridge":                {"interceptor", "interceptor/trace", "internal/rawjson", "internal/replicaid", "proxy/conn", "proxy/wire"},
 	"proxy/memory":                {"folding", "internal/faults", "internal/globs", "internal/jsonpath", "internal/rawjson", "proxy/pins"},

@@ -151,7 +151,7 @@ func RecordLogin(c config.Config, e upstream.LoginEvent) error {
 // it is not known.
 func recordLogin(r *interceptor.Recorder, e upstream.LoginEvent, user string) {
 	if e.Failure != "" {
-		n := interceptor.Notification{From: "upstream:" + e.Upstream, Server: e.Upstream, Principal: e.Principal, Method: "login"}
+		n := interceptor.Notification{From: trace.UpstreamName(e.Upstream), Server: e.Upstream, Principal: e.Principal, Method: "login"}
 		r.Rejected(n, trace.ReasonPolicy, "upstream_login", e.Failure)
 		return
 	}
@@ -163,7 +163,7 @@ func recordLogin(r *interceptor.Recorder, e upstream.LoginEvent, user string) {
 		facts["user"] = user
 	}
 	r.Note(&trace.Record{
-		From: "operator", To: []string{"upstream:" + e.Upstream}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts),
+		From: "operator", To: []string{trace.UpstreamName(e.Upstream)}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts),
 		Audit: &trace.Audit{Principal: e.Principal, Server: e.Upstream},
 	})
 }

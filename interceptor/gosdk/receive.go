@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/tools"
@@ -134,7 +135,7 @@ func (r *request) newCall(method string, params json.RawMessage) *interceptor.Ca
 	f, extra := r.f, r.req.GetExtra()
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Direction: interceptor.FromHost, Identity: f.identity(r.req), Session: r.s.id, From: r.s.from, Transport: "pipe"},
-		Target: interceptor.Target{Server: f.opts.Server, To: "upstream:" + f.opts.Server, Method: method, Params: params, Forward: params},
+		Target: interceptor.Target{Server: f.opts.Server, To: trace.UpstreamName(f.opts.Server), Method: method, Params: params, Forward: params},
 	}
 	if extra != nil && extra.Header != nil {
 		c.Origin.Transport = "tcp"
@@ -396,7 +397,7 @@ func (r *request) notification(method string, params json.RawMessage) (mcp.Resul
 	f.engine.Boundary.ToServer(r.ctx, &m)
 	if f.has(Trace) {
 		n := interceptor.Notification{
-			From: r.s.from, To: "upstream:" + f.opts.Server, Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team, Method: method,
+			From: r.s.from, To: trace.UpstreamName(f.opts.Server), Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team, Method: method,
 		}
 		if err := f.engine.Recorder.Notification(n, &m); err != nil {
 			f.engine.Log.Error("notification withheld", "method", method, "err", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -76,7 +77,7 @@ type outgoing struct {
 func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 	f := o.f
 	n := interceptor.Notification{
-		From: "upstream:" + f.opts.Server, To: o.s.from, Session: o.s.id, Principal: o.s.identity.Principal, Team: o.s.identity.Team, Server: f.opts.Server, Method: o.method,
+		From: trace.UpstreamName(f.opts.Server), To: o.s.from, Session: o.s.id, Principal: o.s.identity.Principal, Team: o.s.identity.Team, Server: f.opts.Server, Method: o.method,
 	}
 	if o.cause != nil {
 		c := o.cause
@@ -112,7 +113,7 @@ func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result,
 		}
 	}
 	c := &interceptor.Call{
-		Origin: interceptor.Origin{Direction: interceptor.ToHost, Identity: o.s.identity, Session: o.s.id, From: "upstream:" + f.opts.Server},
+		Origin: interceptor.Origin{Direction: interceptor.ToHost, Identity: o.s.identity, Session: o.s.id, From: trace.UpstreamName(f.opts.Server)},
 		Target: interceptor.Target{Server: f.opts.Server, To: o.s.from, Method: o.method, Params: params, Forward: params, Metered: o.method != "roots/list"},
 	}
 	if o.cause != nil {

@@ -54,6 +54,9 @@ const (
 	KindJournal = "system/journal"
 )
 
+// UpstreamName returns the name of a server in From and To of a record.
+func UpstreamName(key string) string { return "upstream:" + key }
+
 // Record is one message, event or decision. The first eight fields and Payload are the
 // envelope. Audit has the facts that foldgate adds. Seq, Prev and Hash are its
 // place in the chain. JSON names and order are part of the format.

@@ -165,7 +165,7 @@ func (s *Session) undelivered(server string, r conn.Undelivered) {
 // undelivered records a message of a server that goes to no host. n names the session and the principal of
 // the connection. If the call is known, its own replace them.
 func (rt *Router) undelivered(n interceptor.Notification, server string, r conn.Undelivered) {
-	n.From, n.Server, n.Method = "upstream:"+server, server, r.Message.Method
+	n.From, n.Server, n.Method = trace.UpstreamName(server), server, r.Message.Method
 	if c := r.Call; c != nil {
 		n.Session, n.Principal, n.Revision, n.Context, n.Correlates = c.Origin.Session, c.Origin.Principal, c.Origin.Revision, c.Attribution.Context, []string{c.Outcome.Record}
 	}
@@ -217,7 +217,7 @@ func (s *Session) relay(r *request, cause causingCall, server string, m wire.Mes
 	if s.lifetime.Err() != nil {
 		return
 	}
-	n := interceptor.Notification{From: "upstream:" + server, ForTool: cause.tool}
+	n := interceptor.Notification{From: trace.UpstreamName(server), ForTool: cause.tool}
 	if server == "" {
 		n.From = "foldgate"
 	}

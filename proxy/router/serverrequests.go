@@ -10,6 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -104,7 +105,7 @@ func (req *serverRequest) end() {
 func (req *serverRequest) askHost() (*interceptor.Result, error) {
 	s, m := req.session, req.msg
 	c := &interceptor.Call{
-		Origin:      interceptor.Origin{Direction: interceptor.ToHost, Identity: s.identity(), Session: s.ID, From: "upstream:" + req.server, ID: m.ID},
+		Origin:      interceptor.Origin{Direction: interceptor.ToHost, Identity: s.identity(), Session: s.ID, From: trace.UpstreamName(req.server), ID: m.ID},
 		Target:      interceptor.Target{Server: req.server, ForTool: req.cause.tool, To: s.traceName(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
 		Attribution: interceptor.Attribution{Branch: req.cause.branch, Ambiguous: req.cause.ambiguous},
 	}

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -101,7 +102,7 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Name: "upstream:" + key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
+		s := &Server{Key: key, Name: trace.UpstreamName(key), Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
 		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(s)

@@ -129,7 +129,7 @@ func (w *writer) calls(a trace.Audit, context string, n, budget int) (used int) 
 		in := 5 + w.rng.IntN(60)
 		request := a
 		request.Args = &in
-		req := w.add(&trace.Record{From: "host:agent#" + a.Session, To: []string{"upstream:" + a.Server}, Kind: trace.KindRequest + "tools/call", Context: context, Audit: &request, Payload: rawjson.Marshal(map[string]any{
+		req := w.add(&trace.Record{From: "host:agent#" + a.Session, To: []string{trace.UpstreamName(a.Server)}, Kind: trace.KindRequest + "tools/call", Context: context, Audit: &request, Payload: rawjson.Marshal(map[string]any{
 			"jsonrpc": "2.0", "id": w.n, "method": "tools/call", "params": map[string]any{"name": a.Tool, "arguments": map[string]any{"path": text}}})})
 		out := 20 + w.rng.IntN(3000)
 		response := a
@@ -151,7 +151,7 @@ func (w *writer) calls(a trace.Audit, context string, n, budget int) (used int) 
 		}
 		used += in + response.Tokens.Delivered
 		response.Tokens.Used = min(used, max(budget, 0))
-		w.add(&trace.Record{From: "upstream:" + a.Server, To: []string{req.From}, Kind: trace.KindResponse + "tools/call", Context: context, CorrelationID: trace.IDs{req.ID}, Audit: &response, Payload: rawjson.Marshal(map[string]any{"jsonrpc": "2.0", "id": w.n - 1, "result": result})})
+		w.add(&trace.Record{From: trace.UpstreamName(a.Server), To: []string{req.From}, Kind: trace.KindResponse + "tools/call", Context: context, CorrelationID: trace.IDs{req.ID}, Audit: &response, Payload: rawjson.Marshal(map[string]any{"jsonrpc": "2.0", "id": w.n - 1, "result": result})})
 	}
 	return min(used, 8192)
 }
