@@ -174,9 +174,7 @@ func (r *request) revision() string {
 	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
 		return v
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.revision
+	return s.Revision()
 }
 
 // route returns the handler that answers the request at the end of the chain, and completes the call.

@@ -151,6 +151,13 @@ func (s *Session) identity() interceptor.Identity {
 	return s.rt.Settings().Config.Complete(*s.newest.Load())
 }
 
+// Revision returns the protocol revision that initialize negotiated, "" before it.
+func (s *Session) Revision() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revision
+}
+
 // clientName returns the name that the host gives itself.
 func (s *Session) clientName() string {
 	s.mu.Lock()

@@ -58,7 +58,7 @@ func (c *fakeRouter) Open(p Peer) Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.peers = append(c.peers, p)
-	return &fakeSession{c}
+	return &fakeSession{fakeRouter: c}
 }
 
 func (c *fakeRouter) CheckHeaders(_ *Request, h http.Header) *wire.Error {
@@ -71,17 +71,20 @@ func (c *fakeRouter) CheckHeaders(_ *Request, h http.Header) *wire.Error {
 func (*fakeRouter) Rejected(Rejection) {}
 
 // fakeSession is a session of a fakeRouter.
-type fakeSession struct{ *fakeRouter }
+type fakeSession struct {
+	*fakeRouter
+	revision atomic.Value
+}
 
 func (c *fakeSession) Begin(ctx context.Context, ex *Request) Pending {
 	c.mu.Lock()
 	c.began = append(c.began, string(ex.Msg.ID))
 	c.mu.Unlock()
-	return fakePending{c.fakeRouter, ctx, ex}
+	return fakePending{c, ctx, ex}
 }
 
 type fakePending struct {
-	c   *fakeRouter
+	c   *fakeSession
 	ctx context.Context
 	ex  *Request
 }
@@ -92,6 +95,9 @@ func (p fakePending) Serve() Reply {
 	reply := p.c.onServe(p.ctx, p.ex)
 	if reply.Result != nil || reply.Error != nil {
 		reply.ID = p.ex.Msg.ID
+	}
+	if v, ok := rawjson.GetString(reply.Result, "protocolVersion"); ok {
+		p.c.revision.Store(v)
 	}
 	return Reply{Message: reply}
 }
@@ -108,6 +114,11 @@ func (c *fakeSession) Notify(m wire.Message) {
 }
 
 func (c *fakeSession) HandleResponse(m wire.Message) { c.answers <- m }
+
+func (c *fakeSession) Revision() string {
+	v, _ := c.revision.Load().(string)
+	return v
+}
 
 func (c *fakeSession) Close(reason string) {
 	time.Sleep(c.closing)

@@ -75,7 +75,7 @@ func (x *exchange) postBatch(body []byte) {
 		return
 	}
 	defer l.release()
-	if version := l.negotiated(); version > versionBatch {
+	if version := l.session.Revision(); version > versionBatch {
 		x.refuse(http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version)))
 		return
 	}

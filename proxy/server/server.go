@@ -111,6 +111,8 @@ type Session interface {
 	// HandleResponse takes the host's response to a request that was sent with Emit or Push. It does not
 	// block.
 	HandleResponse(m wire.Message)
+	// Revision returns the protocol revision that initialize negotiated, "" before it.
+	Revision() string
 	// Close ends the session and everything that belongs to it. reason is for the log and the
 	// trace.
 	Close(reason string)

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/internal/replicaid"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -42,7 +41,6 @@ type legacySession struct {
 
 	// mu may be held while a stream's mu is taken, and not the other way round.
 	mu      sync.Mutex
-	version string // negotiated by initialize
 	nextID  uint64
 	open    map[uint64]*stream // POST streams with replies still to come
 	ended   []endedStream      // streams that can be resumed, oldest first
@@ -194,14 +192,8 @@ func (l *legacySession) idleSince() (bool, time.Time) {
 	return l.busy == 0, l.used
 }
 
-func (l *legacySession) negotiated() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.version
-}
-
 // primes reports whether the host understands an event without data.
-func (l *legacySession) primes() bool { return l.negotiated() >= versionPriming }
+func (l *legacySession) primes() bool { return l.session.Revision() >= versionPriming }
 
 // close ends the session: its calls are cancelled, its streams end, its id is answered with 404.
 // The second call does nothing.
@@ -255,15 +247,8 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 	return func() {
 		defer l.srv.running.Done()
 		r := p.Serve()
-		if req.Msg.Method == wire.MethodInitialize {
-			if v, ok := rawjson.GetString(r.Result, "protocolVersion"); ok {
-				l.mu.Lock()
-				l.version = v
-				l.mu.Unlock()
-			}
-			if r.Result == nil {
-				l.close("initialize failed")
-			}
+		if req.Msg.Method == wire.MethodInitialize && r.Result == nil {
+			l.close("initialize failed")
 		}
 		l.finish(s, r)
 	}
