@@ -93,11 +93,12 @@ func (s *Session) discover(ctx context.Context) (capabilities []byte, instructio
 	var wg sync.WaitGroup
 	servers := s.rt.Settings().Servers
 	for _, srv := range servers {
-		if _, known := srv.Info(); !known && srv.Down(s.listing()) == nil {
+		if _, known := srv.Info(); !known {
 			wg.Go(func() {
-				waiting, cancel := context.WithDeadline(waiting, srv.Began(s.listing()).Add(wait))
+				began, _ := srv.Connecting(s.listing())
+				waiting, cancel := context.WithDeadline(waiting, began.Add(wait))
 				defer cancel()
-				_, _ = srv.Connection(waiting, s.listing()) // srv.Status has the fault
+				_, _ = srv.ConnectionUnlessDown(waiting, s.listing()) // srv.Status has the fault
 			})
 		}
 	}

@@ -552,10 +552,11 @@ func (s *Session) current(k catalog.Kind, name string) (catalog.Entry, bool) {
 
 // list returns one list of one server as the session sees it.
 func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	if wait > 0 && srv.IsLive(s.listing()) {
+	began, open := srv.Connecting(s.listing())
+	if wait > 0 && open {
 		wait = max(wait, answerWait)
 	}
-	return s.cacheOf(srv).get(ctx, k, srv.Began(s.listing()), wait, func() (*catalog.List, error) {
+	return s.cacheOf(srv).get(ctx, k, began, wait, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(s.rt.lifetime, fetchLimit)
 		defer cancel()
 		l, err := s.readList(ctx, srv, k, causes)
@@ -599,11 +600,8 @@ func (s *Session) readList(ctx context.Context, srv *upstream.Server, k catalog.
 	}
 	if cn == nil {
 		scope = s.listing()
-		if err := srv.Down(scope); err != nil {
-			return nil, err
-		}
 		var err error
-		if cn, err = srv.Connection(ctx, scope); err != nil {
+		if cn, err = srv.ConnectionUnlessDown(ctx, scope); err != nil {
 			return nil, err
 		}
 	}

@@ -105,6 +105,16 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 	return c, err
 }
 
+// ConnectionUnlessDown is [Server.Connection] for callers that must not wait for a server that can't be
+// reached: if the last attempt failed, it returns the error at once, and starts the next attempt if that is
+// due.
+func (s *Server) ConnectionUnlessDown(ctx context.Context, scope Scope) (conn.Conn, error) {
+	if err := s.reconnector(scope).down(); err != nil {
+		return nil, err
+	}
+	return s.Connection(ctx, scope)
+}
+
 func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	name := r.server.Key
 	for {
@@ -147,21 +157,20 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// Began returns the start of the running attempt to open the connection of a scope, or now if none runs.
-func (s *Server) Began(scope Scope) time.Time {
+// Connecting returns the start of the running attempt to open the connection of a scope, or now if none runs,
+// and whether the connection is open.
+func (s *Server) Connecting(scope Scope) (began time.Time, open bool) {
 	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.trying != nil {
-		return r.began
+	if began = time.Now(); r.trying != nil {
+		began = r.began
 	}
-	return time.Now()
+	return began, r.current != nil && !isDone(r.current)
 }
 
-// Down returns why the last attempt to open the connection of a scope failed, nil if it did not. It starts
-// the next attempt if that is due.
-func (s *Server) Down(scope Scope) error {
-	r := s.reconnector(scope)
+// down returns why the last attempt failed, nil if it did not. It starts the next attempt if that is due.
+func (r *reconnector) down() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.err == nil || r.current != nil || MayLogIn(r.err) { // whether there is a login is known at once
@@ -170,7 +179,7 @@ func (s *Server) Down(scope Scope) error {
 	if r.trying == nil && time.Now().After(r.retryAt) {
 		r.start()
 	}
-	return fmt.Errorf("upstream %s: %w: %w", s.Key, errDown, r.err)
+	return fmt.Errorf("upstream %s: %w: %w", r.server.Key, errDown, r.err)
 }
 
 // start begins an attempt. The caller holds mu.
