@@ -185,7 +185,7 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 func lostCall(req *trace.Record) *trace.Record {
 	a := req.AuditOrEmpty()
 	audit := trace.Audit{
-		Session: a.Session, Principal: a.Principal, Server: a.Server, Tool: a.Tool, Method: a.Method, Revision: a.Revision, Rung: a.Rung,
+		Session: a.Session, Principal: a.Principal, Server: a.Server, Tool: a.Tool, Method: a.Method, Revision: a.Revision, Source: a.Source,
 		Thread: a.Thread, Traceparent: a.Traceparent, Lost: true, IsError: true,
 	}
 	if stepOf(req) != "" {

@@ -176,7 +176,7 @@ func (r *Recorder) entry(c *Call) *entry {
 	*a = trace.Audit{
 		Session: c.Origin.Session, Principal: c.Origin.Principal, Team: c.Origin.Team, Server: c.Target.Server, Method: c.Target.Method,
 		Revision: c.Origin.Revision,
-		Rung:     string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
+		Source:   string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
 		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
 		Deprecated: c.Origin.Deprecated, Read: o.Read, Injection: o.Injection, Model: o.Model, ForTool: c.Target.ForTool, Via: c.Target.Via,
 	}

@@ -376,7 +376,7 @@ func outlines(t *testing.T, state string) (lines []string) {
 			continue
 		}
 		line, _ := json.Marshal(map[string]any{
-			"kind": rec.Kind, "from": strings.Split(rec.From, "#")[0], "branch": rec.Context != "", "tool": a.Tool, "for": a.ForTool, "rung": a.Rung, "decision": a.Decision,
+			"kind": rec.Kind, "from": strings.Split(rec.From, "#")[0], "branch": rec.Context != "", "tool": a.Tool, "for": a.ForTool, "rung": a.Source, "decision": a.Decision,
 			"scrub": a.Scrub, "folded": a.Fold != nil, "error": a.IsError, "over": a.OverBudget, "team": a.Team, "principal": a.Principal, "era": a.Revision,
 			"tokens": cmp.Or(a.Tokens, &trace.Tokens{}).Out, "in": cmp.Or(a.Tokens, &trace.Tokens{}).In,
 		})

@@ -21,7 +21,7 @@ func appendAudit(b []byte, a *Audit) ([]byte, error) {
 	o.Text("for_tool", a.ForTool)
 	o.Text("method", a.Method)
 	o.Text("era", a.Revision)
-	o.Text("rung", a.Rung)
+	o.Text("rung", a.Source)
 	o.Text("thread", a.Thread)
 	o.decision(a.Decision)
 	o.tokens(a.Tokens)

@@ -31,7 +31,7 @@ func lineOf(r *Record, seq uint64, prev string) (line []byte, hash string, err e
 // together, and for values that need care.
 func TestAppendTail(t *testing.T) {
 	whole := Audit{
-		Session: "ses_1", Principal: "a\"b\\c", Team: "data", Server: "<files>", Tool: "t\u2028\x01", ForTool: "t", Via: "call_tool", Method: "tools/call", Revision: "2025-11-25", Rung: "argument",
+		Session: "ses_1", Principal: "a\"b\\c", Team: "data", Server: "<files>", Tool: "t\u2028\x01", ForTool: "t", Via: "call_tool", Method: "tools/call", Revision: "2025-11-25", Source: "argument",
 		Thread:   "t1",
 		Decision: &Decision{Result: Allowed, Reason: "a<b"}, Tokens: &Tokens{"o200k_base", 1, 2, 3, 4, 5, 6, new(7), true}, Args: new(0),
 		Scrub: []Finding{{Rule: "r", Field: "f", Count: 2}}, Fold: &Fold{Handle: "res_1", Saved: 7}, Read: &Read{"res_1", "files", "read_file", "br_1", []Tool{{"db", "query"}}}, Model: &Model{"m", 1, 2, 3}, Injection: &Injection{Action: "flag", Found: 2}, Traceparent: "00-1-2-01",

@@ -91,7 +91,7 @@ type Audit struct {
 	ForTool   string `json:"for_tool,omitempty"`  // of a server's question or notification: the tool during whose call it came
 	Method    string `json:"method,omitempty"`
 	Revision  string `json:"era,omitempty"`    // protocol revision of the host's side
-	Rung      string `json:"rung,omitempty"`   // the attribution source: argument, meta, result, url, thread, session, cause, main
+	Source    string `json:"rung,omitempty"`   // the attribution source: argument, meta, result, url, thread, session, cause, main
 	Thread    string `json:"thread,omitempty"` // of the host's that made the call, if the host names them
 
 	Decision *Decision `json:"decision,omitempty"`

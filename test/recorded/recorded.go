@@ -81,7 +81,7 @@ func (w *writer) visit() {
 	if person == 0 {
 		who = Hostile[0]
 	}
-	a := trace.Audit{Session: "ses_" + w.id(), Principal: who, Team: fmt.Sprintf("team-%d", person%8), Revision: "2025-11-25", Rung: "argument"}
+	a := trace.Audit{Session: "ses_" + w.id(), Principal: who, Team: fmt.Sprintf("team-%d", person%8), Revision: "2025-11-25", Source: "argument"}
 	w.calls(a, "", 2+w.rng.IntN(6), 0)
 	outer := "br_" + w.id()
 	used := w.branch(a, outer, "look for the fault in the build", 4)

@@ -20,7 +20,7 @@ func benchRecord(i int) *trace.Record {
 	return &trace.Record{From: "host:claude-code#s_71", To: []string{"upstream:files"}, Kind: "mcp/request:tools/call",
 		Context: "br_3f1f9a52-2c5b-4f4e-9d3e-0b8c5a6c1c11/br_9a5d2d0e-1f55-4c7e-8e0b-8f1f6b1f2a10",
 		Payload: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_file","arguments":{"path":"src/main/internal/server/handler_%d.go","start_line":1,"end_line":400,"reason":"%0400d"}}}`, i, i%1000, 0),
-		Audit: &trace.Audit{Session: "ses_71", Principal: "local", Server: "files", Tool: "read_file", Method: "tools/call", Rung: "argument",
+		Audit: &trace.Audit{Session: "ses_71", Principal: "local", Server: "files", Tool: "read_file", Method: "tools/call", Source: "argument",
 			Decision: &trace.Decision{Result: trace.Allowed}, Tokens: &trace.Tokens{Counter: "o200k_base", In: 120, Used: 5120, Budget: 8192}, Bytes: 612}}
 }
 
