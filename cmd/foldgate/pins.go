@@ -133,7 +133,7 @@ notice it within 4 seconds.`,
 			}
 			done, err := s.Approve(cmd.Context(), userName(), found)
 			if err != nil {
-				return errors.Join(errors.New("nothing was approved"), err)
+				return fmt.Errorf("nothing was approved: %w", err)
 			}
 			for _, p := range done {
 				did := "Approved"

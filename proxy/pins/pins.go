@@ -491,7 +491,7 @@ func (s *Store) update(ctx context.Context, change func(*file) bool) error {
 	defer cancel()
 	unlock, err := filelock.Wait(ctx, s.file+".lock")
 	if err != nil {
-		return err
+		return s.cannotWrite(err)
 	}
 	defer unlock()
 	f, info, err := s.load()
@@ -503,13 +503,21 @@ func (s *Store) update(ctx context.Context, change func(*file) bool) error {
 		return nil
 	}
 	if err := atomicfile.Write(s.file, rawjson.Marshal(f), 0o600); err != nil {
-		return err
+		return s.cannotWrite(err)
 	}
 	if info, err = os.Stat(s.file); err != nil {
 		return err
 	}
 	s.keep(f, info, always)
 	return nil
+}
+
+// cannotWrite adds the file and the remedy to an error of the file system.
+func (s *Store) cannotWrite(err error) error {
+	if _, ok := errors.AsType[*fs.PathError](err); !ok {
+		return err
+	}
+	return fmt.Errorf("%s can't be written: %w; make room on the disk, and see that foldgate can write it", s.file, err)
 }
 
 func always() bool { return true }

@@ -448,3 +448,15 @@ func TestLateReadIsDropped(t *testing.T) {
 		t.Error("the contact is forgotten")
 	}
 }
+
+// TestCannotWrite: the error of an approval names the file and the remedy.
+func TestCannotWrite(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(dir, plainClean).Approve(context.Background(), "somebody", []Pin{{Server: "s", Kind: Tool, Name: "a"}})
+	if want := filepath.Join(dir, "pins.json") + " can't be written: "; err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "make room on the disk") {
+		t.Errorf("Approve = %v, want %q and the remedy", err, want)
+	}
+}
