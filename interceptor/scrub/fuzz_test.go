@@ -85,6 +85,8 @@ func FuzzText(f *testing.F) {
 		f.Add(sam.Text(trees, 200))
 	}
 	f.Add("\u212aey=\xff%41\\u0041 " + github(2))
+	f.Add("CREATE TABLE a (id int, -- the user's\n password text DEFAULT 'a,b)', KEY n (id));\nINSERT INTO a VALUES (1, f('hunter2x9', 2)), (NULL, N'it''s');")
+	f.Add("COPY a (id, password) FROM stdin csv;\n1,\"hunter2x9\"\n\\.\nREPLACE INTO [a] (`key`, value) VALUE ('smtp_password', 'hunter\\'2x9');")
 	f.Fuzz(func(t *testing.T, text string) {
 		got, found, err := s.Text(context.Background(), text)
 		if err != nil {
