@@ -202,7 +202,6 @@ func (s *connection) Err() error {
 	return nil
 }
 
-// fault returns the error of calls on an ended connection. It is nil before the end.
 // explain adds to the error of a handshake what the server sent that is no message.
 func (s *connection) explain(err error) error {
 	if text := s.noise.Load(); text != nil {
@@ -211,6 +210,7 @@ func (s *connection) explain(err error) error {
 	return err
 }
 
+// fault returns the error of calls on an ended connection. It is nil before the end.
 func (s *connection) fault() error { return context.Cause(s.lifetime) }
 
 // receive takes one complete message. own is the call on whose stream it came, nil if the stream
