@@ -107,10 +107,10 @@ func (s supply) source() pins.Source {
 	return pins.Source{Server: s.srv.Key, Reach: short(s.srv.Config.Command, s.srv.Config.URL), Audience: short(s.group.Principal, s.group.Capabilities.String())}
 }
 
-// judge notes on the entry of a tool that no list has whether its definition is held.
-func (s *Session) judge(st *Settings, e *catalog.Entry) {
+// judge notes on the entry of a tool or prompt that no list has whether its definition is held.
+func (s *Session) judge(st *Settings, k catalog.Kind, e *catalog.Entry) {
 	if srv := st.Server(e.Server); srv != nil && !srv.Builtin() && st.Config.PinMode(e.Server) == "hold" {
-		if state := s.rt.Pins.State(supply{s.rt, srv, s.scope.Group}.source(), pins.Tool, s.rt.pinName(e.Name)); state != pins.Approved {
+		if state := s.rt.Pins.State(supply{s.rt, srv, s.scope.Group}.source(), pinned[k], s.rt.pinName(e.Name)); state != pins.Approved {
 			e.Held = string(state)
 		}
 	}
@@ -192,11 +192,14 @@ func (r *request) checkDefinition(ctx context.Context, c *interceptor.Call, srv 
 	}
 	name, _ := rawjson.GetString(c.Target.Forward, "name")
 	e := catalog.Entry{Server: srv.Key, Name: name, Held: l.Held[name]}
-	if !slices.ContainsFunc(l.Items, func(item json.RawMessage) bool {
+	if e.Held == "" {
+		r.s.judge(r.s.rt.Settings(), k, &e)
+	}
+	if e.Held != "" && l.Held[name] == "" && slices.ContainsFunc(l.Items, func(item json.RawMessage) bool {
 		listed, _ := rawjson.GetString(item, "name")
 		return listed == name
 	}) {
-		r.s.judge(r.s.rt.Settings(), &e)
+		e.Held = "" // what waits for an approval is the definition of another connection
 	}
 	return withheld(k, e)
 }

@@ -285,7 +285,7 @@ func (s *Session) findTool(ctx context.Context, name string) (catalog.Entry, boo
 	st := s.rt.Settings()
 	if !ok {
 		if e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.cacheOf(st.Server(server)).peek(catalog.Tools) != nil }); ok {
-			s.judge(st, &e)
+			s.judge(st, catalog.Tools, &e)
 		}
 	}
 	return e, ok && !st.Rules.Hides(catalog.Tools, s.identity(), e)
