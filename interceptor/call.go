@@ -52,6 +52,10 @@ const (
 	MethodTaskGet    = "tasks/get"
 )
 
+// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and on HTTP without
+// principals and issuers.
+const LocalPrincipal = "local"
+
 // Identity describes a client. The configuration has it, or the claims of a token.
 type Identity struct {
 	Principal string   `json:"principal"`      // authenticated; see [folding.Caller]

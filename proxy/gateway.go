@@ -24,7 +24,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/runner/llm"
 	"github.com/foldgate/foldgate/proxy/server"
-	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -210,7 +209,7 @@ func anyone(c *config.Config) string {
 	if names := c.PrincipalNames(); len(names) > 0 {
 		return names[0]
 	}
-	return auth.LocalPrincipal
+	return interceptor.LocalPrincipal
 }
 
 // Close ends all sessions and returns their branches by force, ends the servers and their process

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -21,7 +22,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
-	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -163,7 +163,7 @@ func newRigWith(t testing.TB, modern bool, ups map[string]fakeUpstream, configur
 	if modern {
 		p = server.Peer{Transport: "http", Era: wire.Modern, SingleRequest: true}
 	}
-	p.Principal = auth.LocalPrincipal
+	p.Principal = interceptor.LocalPrincipal
 	r.s = g.router.NewSession(p)
 	t.Cleanup(r.close)
 	return r

@@ -12,7 +12,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/server/auth"
 )
 
 // openWorkflows opens n workflows as calls of up.find do.
@@ -21,7 +20,7 @@ func openWorkflows(t *testing.T, g *Gateway, n int) {
 	rules, _ := g.Start.WorkflowRules()
 	for range n {
 		e := g.Workflows.Engine
-		s, err := e.Plan(t.Context(), workflow.Request{Rule: rules.Find("up", "find"), Principal: auth.LocalPrincipal, Session: "s"})
+		s, err := e.Plan(t.Context(), workflow.Request{Rule: rules.Find("up", "find"), Principal: interceptor.LocalPrincipal, Session: "s"})
 		if err == nil {
 			err = e.Begin(t.Context(), s, "env_request", "env_start")
 		}

@@ -115,7 +115,7 @@ func (c caller) identity(cfg config.Config) (id interceptor.Identity, note strin
 		return id, "", usagef("--team, --roles and --scopes are of a caller: name its principal with --as")
 	case c.principal == "":
 		return id, "", nil
-	case !cfg.Knows(c.principal), !cfg.Authenticates() && c.principal != local:
+	case !cfg.Knows(c.principal), !cfg.Authenticates() && c.principal != interceptor.LocalPrincipal:
 		return id, "", noPrincipal(cfg, "as", c.principal)
 	}
 	id = cfg.Identity(c.principal)
@@ -154,13 +154,10 @@ func (c caller) identity(cfg config.Config) (id interceptor.Identity, note strin
 	return id, note, nil
 }
 
-// local is the principal of every host if none is configured.
-const local = "local"
-
 // noPrincipal is the error for a flag that names a principal whom the configuration does not know.
 func noPrincipal(cfg config.Config, flag, name string) error {
 	if !cfg.Authenticates() {
-		return usagef("--%s: there is no principal %.80q: without principals and auth.issuers every host is %q", flag, name, local)
+		return usagef("--%s: there is no principal %.80q: without principals and auth.issuers every host is %q", flag, name, interceptor.LocalPrincipal)
 	}
 	names := cfg.PrincipalNames()
 	for _, issuer := range slices.Sorted(maps.Keys(cfg.Auth.Issuers)) {

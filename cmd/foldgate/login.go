@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -122,7 +123,7 @@ func (a *app) login(cmd *cobra.Command, name, principal string) (*auth.Login, er
 	switch per := u.Auth.PerPrincipal(); {
 	case per && principal == "":
 		return nil, usagef("each principal has a login of its own at %s: name it with --principal", name)
-	case per && !cfg.Knows(principal) && principal != local: // a host on stdio
+	case per && !cfg.Knows(principal) && principal != interceptor.LocalPrincipal: // a host on stdio
 		return nil, noPrincipal(cfg, "principal", principal)
 	case !per && principal != "":
 		return nil, usagef("all principals share the login at %s: leave --principal out, or set per: principal", name)

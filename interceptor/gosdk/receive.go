@@ -123,7 +123,7 @@ func (f *Foldgate) identity(req mcp.Request) interceptor.Identity {
 	}
 	extra := req.GetExtra()
 	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID == "" {
-		return f.cfg.Identity("local")
+		return f.cfg.Identity(interceptor.LocalPrincipal)
 	}
 	id := f.cfg.Identity(extra.TokenInfo.UserID)
 	id.Scopes = append(id.Scopes[:len(id.Scopes):len(id.Scopes)], extra.TokenInfo.Scopes...)

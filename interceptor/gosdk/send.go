@@ -60,7 +60,7 @@ func (f *Foldgate) knownSession(ctx context.Context, ss *mcp.ServerSession) *ses
 	if s := f.sessions[ss]; s != nil {
 		return s
 	}
-	return &session{lifetime: f.alone.lifetime, identity: f.cfg.Identity("local"), from: "host:unknown"}
+	return &session{lifetime: f.alone.lifetime, identity: f.cfg.Identity(interceptor.LocalPrincipal), from: "host:unknown"}
 }
 
 // outgoing is a message of the server to the client.

@@ -694,17 +694,16 @@ func (c *Config) Identity(principal string) interceptor.Identity {
 // WithoutEffect returns a fault for each key about principals that has no effect on stdio, if foldgate serves
 // that: its only principal is "local".
 func (c Config) WithoutEffect() (faults []Fault) {
-	const local = "local"
 	if c.Listen != "" {
 		return nil
 	}
 	const why = `%s: on stdio every host is the principal "local"; set listen, or start foldgate run with --listen`
-	others := slices.DeleteFunc(c.PrincipalNames(), func(name string) bool { return name == local })
+	others := slices.DeleteFunc(c.PrincipalNames(), func(name string) bool { return name == interceptor.LocalPrincipal })
 	if len(others) > 0 {
 		faults = append(faults, Fault{Key: "principals", Msg: fmt.Sprintf(why, strings.Join(others, ", ")+" can't call")})
 	}
 	for i, l := range c.Budgets.Limits {
-		if m := l.Match; m.Principal != "" && m.Principal != local || m.Team != "" && m.Team != c.Identity(local).Team {
+		if m := l.Match; m.Principal != "" && m.Principal != interceptor.LocalPrincipal || m.Team != "" && m.Team != c.Identity(interceptor.LocalPrincipal).Team {
 			faults = append(faults, Fault{Key: fmt.Sprintf("budgets.limits[%d].match", i), Msg: fmt.Sprintf(why, "limit "+l.Name+" never applies")})
 		}
 	}
@@ -730,7 +729,7 @@ func (c Config) UnmatchedPrincipals() (faults []Fault) {
 	}
 	names := c.PrincipalNames()
 	if len(names) == 0 {
-		names = []string{"local"}
+		names = []string{interceptor.LocalPrincipal}
 	}
 	check := func(key, why string, fits func(interceptor.Identity) bool) {
 		if !slices.ContainsFunc(names, func(name string) bool { return fits(c.Identity(name)) }) {

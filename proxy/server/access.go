@@ -20,7 +20,7 @@ type Access struct {
 	// accepted on other addresses. Origins are origins (scheme://host[:port]) of web pages that may
 	// use the server from a browser.
 	Hosts, Origins []string
-	// Auth says who a client is; nil: all are [auth.LocalPrincipal].
+	// Auth says who a client is; nil: all are [interceptor.LocalPrincipal].
 	Auth *auth.Authenticator
 }
 

@@ -18,7 +18,6 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -301,12 +300,12 @@ func (s *stdioServer) open(modern bool, can wire.Capabilities) Session {
 	if modern {
 		era = wire.Modern
 	}
-	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: auth.LocalPrincipal}, Capabilities: can, Transport: "stdio", Era: era, Push: s.send})
+	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: interceptor.LocalPrincipal}, Capabilities: can, Transport: "stdio", Era: era, Push: s.send})
 }
 
 // refuse answers with an error of the server's own, and tells the router. The id may be nil.
 func (s *stdioServer) refuse(status int, id []byte, fault *wire.Error) {
-	s.router.Rejected(Rejection{From: "stdio", Principal: auth.LocalPrincipal, Status: status, Fault: fault})
+	s.router.Rejected(Rejection{From: "stdio", Principal: interceptor.LocalPrincipal, Status: status, Fault: fault})
 	s.log.Debug("refused a message of the host", "error", fault)
 	_ = s.out.Write(func(line []byte) []byte { return append(line, fault.Response(id)...) })
 }

@@ -22,10 +22,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 )
 
-// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and on HTTP without
-// principals and issuers.
-const LocalPrincipal = "local"
-
 // Caller is an authenticated client.
 type Caller struct {
 	// Identity is complete for the caller of an issuer. For others it has only the principal: the
@@ -67,7 +63,7 @@ type Options struct {
 	Keep bool
 }
 
-// Authenticator says who sent a request. A nil Authenticator lets in everyone as LocalPrincipal. Its
+// Authenticator says who sent a request. A nil Authenticator lets in everyone as [interceptor.LocalPrincipal]. Its
 // configuration never changes. It is safe for concurrent use.
 type Authenticator struct {
 	tokens     []Token
@@ -117,7 +113,7 @@ func (a *Authenticator) issuer(url string) *verifier {
 // seconds for the keys of an issuer.
 func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, path string) (Caller, *Failure) {
 	if a == nil {
-		return Caller{Identity: interceptor.Identity{Principal: LocalPrincipal}}, nil
+		return Caller{Identity: interceptor.Identity{Principal: interceptor.LocalPrincipal}}, nil
 	}
 	values := h["Authorization"]
 	scheme, token := "", ""
@@ -173,7 +169,7 @@ func (a *Authenticator) Several() bool {
 func (a *Authenticator) Knows(id interceptor.Identity) bool {
 	switch {
 	case a == nil:
-		return id.Principal == LocalPrincipal
+		return id.Principal == interceptor.LocalPrincipal
 	case a.revoked(id.Principal):
 		return false
 	case id.Issuer != "":
