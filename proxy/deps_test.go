@@ -50,7 +50,7 @@ var arrows = map[string][]string{
 	"interceptor/trace/query":     {"folding/contextpath", "interceptor/trace", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor/trace/render":    {"folding/contextpath", "interceptor/trace", "interceptor/trace/query", "internal/rawjson"},
 	"interceptor/injection":       {"interceptor/scrub/regexset"},
-	"interceptor/preview":         {"internal/rawjson"},
+	"interceptor/preview":         {"interceptor/preview/extract", "internal/rawjson"},
 	"interceptor/preview/extract": {"internal/pollable"},
 	"interceptor/workflow":        {"folding/contextpath", "internal/faults", "internal/jsonpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/injection", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},

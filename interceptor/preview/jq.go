@@ -7,20 +7,14 @@ import (
 	"io"
 	"slices"
 	"strings"
-)
 
-// Texts over these sizes are not converted for a jq program. See docs/results.md.
-const (
-	maxJQ      = 16 << 20
-	maxConvert = 4 << 20 // XML and CSV
-	maxYAML    = 1 << 20 // a larger one may take more memory than there is
-	maxAmong   = 256 << 10
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 )
 
 // jqReadsCSV reports whether all rows of lines[from:to] have the same number of fields by the rules of CSV. The
 // lines around them must not have the delimiter.
 func (f *findings) jqReadsCSV(from, to int, comma rune) bool {
-	if len(f.text) > maxConvert || !strings.ContainsRune(",\t;|", comma) {
+	if len(f.text) > extract.MaxConvert || !strings.ContainsRune(",\t;|", comma) {
 		return false
 	}
 	around := slices.Concat(f.lines[:from], f.lines[to:])
@@ -34,7 +28,7 @@ func (f *findings) jqReadsCSV(from, to int, comma rune) bool {
 				other++
 			}
 		}
-		if len(f.text) > maxAmong || other > maxAround || strings.IndexAny(f.lines[from], ",;\t|") != strings.IndexRune(f.lines[from], comma) {
+		if len(f.text) > extract.MaxAmong || other > extract.MaxAround || strings.IndexAny(f.lines[from], ",;\t|") != strings.IndexRune(f.lines[from], comma) {
 			return false
 		}
 	}
@@ -49,7 +43,7 @@ func (f *findings) jqReadsCSV(from, to int, comma rune) bool {
 
 // jqReadsXML reports whether a text is XML by its rules, which are stricter than those of HTML.
 func jqReadsXML(text string) bool {
-	if len(text) > maxConvert {
+	if len(text) > extract.MaxConvert {
 		return false
 	}
 	d := xml.NewDecoder(strings.NewReader(text))

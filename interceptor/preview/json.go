@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -21,7 +22,7 @@ func readJSON(f *findings) bool {
 		return false
 	}
 	ends := to - len(strings.TrimRight(f.text[:to], " \t\r\n"))
-	f.jq = !cut && len(f.text) <= maxJQ && (to == len(f.text) || strings.Contains(f.text[to-ends:to], "\n"))
+	f.jq = !cut && len(f.text) <= extract.MaxJQInput && (to == len(f.text) || strings.Contains(f.text[to-ends:to], "\n"))
 	f.kind = JSON
 	value := values[0]
 	if len(values) > 1 {

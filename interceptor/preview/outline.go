@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/html"
+
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 )
 
 // outline collects the headings of a text by level.
@@ -371,7 +373,7 @@ func readYAML(f *findings) bool {
 	}
 	var children tally // of the keys of the upper levels, by path
 	top := 0           // the line of the top key
-	f.jq = len(f.text) <= maxYAML && (len(f.text) <= maxAmong || from == 0 && strings.TrimSpace(strings.Join(f.lines[to:], "")) == "")
+	f.jq = len(f.text) <= extract.LargeYAML && (len(f.text) <= extract.MaxAmong || from == 0 && strings.TrimSpace(strings.Join(f.lines[to:], "")) == "")
 	keys := map[string]bool{} // by path; a mapping has each once
 	for l := range yamlLines(f.lines[:end], from) {
 		f.jq = f.jq && !l.broken

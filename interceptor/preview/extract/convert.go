@@ -14,10 +14,11 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Limits of what is converted for a jq program. They hold also where the system limits no memory.
+// Limits of what is converted for a jq program. They hold also where the system limits no memory. Previews offer
+// jq by those that are exported.
 const (
-	maxConvert = 4 << 20 // bytes of YAML, XML or CSV
-	largeYAML  = 1 << 20 // bytes; reading this as YAML may take all memory, so CSV is tried first
+	MaxConvert = 4 << 20 // bytes of YAML, XML or CSV
+	LargeYAML  = 1 << 20 // bytes; reading this as YAML may take all memory, so CSV is tried first
 	maxNested  = 1000    // levels of YAML and XML
 	maxValues  = 2 << 20 // values of YAML, aliases included, and of XML
 )
@@ -52,7 +53,7 @@ func readInput(text string, most int) (input any, note string, err error) {
 	}
 	if len(text) <= most {
 		converters := []func(string) (any, string, error){fromXML, fromYAML, fromCSV}
-		if len(text) > largeYAML {
+		if len(text) > LargeYAML {
 			converters = []func(string) (any, string, error){fromXML, fromCSV, fromYAML}
 		}
 		for _, convert := range converters {
@@ -77,11 +78,11 @@ func readInput(text string, most int) (input any, note string, err error) {
 }
 
 // readResults reads the results that are texts, each like a text of its own, and says which it
-// converted. A text that can't be read stays a string. Together at most largeYAML bytes are converted; the
+// converted. A text that can't be read stays a string. Together at most LargeYAML bytes are converted; the
 // note says how many of the others stay strings.
 func readResults(input any) (note string) {
 	items, _ := input.([]any)
-	left, notes, times, over := largeYAML, []string{}, map[string]int{}, 0
+	left, notes, times, over := LargeYAML, []string{}, map[string]int{}, 0
 	for _, item := range items {
 		of, _ := item.(map[string]any)
 		text, ok := of["result"].(string)
@@ -116,7 +117,7 @@ func readResults(input any) (note string) {
 		notes[i] = fmt.Sprintf("%s (%d of %d results, with the text in .text)", n, times[n], len(items))
 	}
 	if over > 0 {
-		notes = append(notes, fmt.Sprintf("[jq left %d of %d results as text: it converts %d KiB of YAML, XML and CSV of a batch; make smaller batches, or use grep]", over, len(items), largeYAML>>10))
+		notes = append(notes, fmt.Sprintf("[jq left %d of %d results as text: it converts %d KiB of YAML, XML and CSV of a batch; make smaller batches, or use grep]", over, len(items), LargeYAML>>10))
 	}
 	return strings.Join(notes, "\n")
 }
@@ -132,9 +133,10 @@ func startConverts(text string) bool {
 	return err == nil && strings.Contains(text, "\n")
 }
 
+// Limits of the other text around YAML and CSV.
 const (
-	maxAmong  = 256 << 10 // bytes of a text in which YAML or CSV is looked for
-	maxAround = 3         // lines of other text before it, and after it
+	MaxAmong  = 256 << 10 // bytes of a text in which YAML or CSV is looked for
+	MaxAround = 3         // lines of other text before it, and after it
 )
 
 // startsYAML matches the lines that YAML among other text may begin with, likeYAML lines that are not left
@@ -149,8 +151,8 @@ var (
 func convertAmong(text string) (any, string, error) {
 	lines := strings.SplitAfter(strings.TrimSpace(text)+"\n", "\n")
 	lines = lines[:len(lines)-1]
-	for around := 1; around <= 2*maxAround && len(text) <= maxAmong; around++ {
-		for before := max(around-maxAround, 0); before <= min(around, maxAround); before++ {
+	for around := 1; around <= 2*MaxAround && len(text) <= MaxAmong; around++ {
+		for before := max(around-MaxAround, 0); before <= min(around, MaxAround); before++ {
 			to := len(lines) - (around - before)
 			if to-before < 3 {
 				continue

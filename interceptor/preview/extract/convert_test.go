@@ -39,7 +39,7 @@ func TestWhatJQReads(t *testing.T) {
 		{"CSV without names", "1,2\n3,4\n", `[["1","2"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
 		{"CSV with a name twice", "a,a\n3,4\n", `[["a","a"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
 	} {
-		input, note, err := readInput(tc.text, maxConvert)
+		input, note, err := readInput(tc.text, MaxConvert)
 		got, _ := runJQ(".", input)
 		if got != tc.want || err != nil || !strings.HasPrefix(note, tc.note) || tc.note == "" && note != "" {
 			t.Errorf("%s: %s, %q, %v; want %s, %q", tc.name, got, note, err, tc.want, tc.note)
@@ -60,7 +60,7 @@ func TestWhatJQReads(t *testing.T) {
 		"HTML":                                 {"<html><p>one<p>two</html>", "nor is it"},
 		"an open element":                      {"<a><b></b>", "nor is it"},
 		"an entity":                            {"<!DOCTYPE a [<!ENTITY x \"y\">]><a>&x;</a>", "nor is it"},
-		"too much":                             {strings.Repeat("a: b\n", maxConvert/5+1), "too many to convert"},
+		"too much":                             {strings.Repeat("a: b\n", MaxConvert/5+1), "too many to convert"},
 	} {
 		if got, err := programs.JQ(t.Context(), "me", tc.text, "."); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %.100q, %v; want %q", name, got, err, tc.want)
@@ -82,10 +82,10 @@ func TestConversionIsBounded(t *testing.T) {
 		"a billion laughs": laughs,
 		"merged laughs":    strings.ReplaceAll(laughs, "[x,x,x,x,x,x,x,x,x,x]", "{k: v}"),
 		"deep YAML":        strings.Repeat("[", 50_000),
-		"deep XML":         strings.Repeat("<a>", maxConvert/7) + strings.Repeat("</a>", maxConvert/7),
-		"lines that open":  strings.Repeat("[\n", maxJQInput/2-2),
-		"a large YAML":     strings.Repeat("- {a: b, c: [1, 2]}\n", maxConvert/20),
-		"a large text":     strings.Repeat("some words of a long text\n", maxConvert/27),
+		"deep XML":         strings.Repeat("<a>", MaxConvert/7) + strings.Repeat("</a>", MaxConvert/7),
+		"lines that open":  strings.Repeat("[\n", MaxJQInput/2-2),
+		"a large YAML":     strings.Repeat("- {a: b, c: [1, 2]}\n", MaxConvert/20),
+		"a large text":     strings.Repeat("some words of a long text\n", MaxConvert/27),
 	} {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -110,7 +110,7 @@ func FuzzReadInput(f *testing.F) {
 		if len(text) > 10_000 { // the process that runs programs has limits, this one has not
 			return
 		}
-		input, note, err := readInput(text, maxConvert)
+		input, note, err := readInput(text, MaxConvert)
 		if err != nil {
 			var e *Error
 			if !errors.As(err, &e) {
@@ -123,7 +123,7 @@ func FuzzReadInput(f *testing.F) {
 		}
 		if note == "" && strings.HasPrefix(strings.TrimSpace(text), "{") && json.Valid([]byte(text)) && len(text) > 100 {
 			want, _ := runJQ(".", input)
-			input, note, err := readInput("npm warn: x\n"+text+"\nexit status 1", maxConvert)
+			input, note, err := readInput("npm warn: x\n"+text+"\nexit status 1", MaxConvert)
 			if got, _ := runJQ(".", input); got != want || err != nil || !strings.Contains(note, "2 lines") {
 				t.Errorf("between noise %q is %q, %q, %v; want %q", text, got, note, err, want)
 			}

@@ -24,7 +24,7 @@ import (
 // Limits of a jq program. One step can take any time and memory, and nothing can interrupt it. So
 // each program runs in a process of its own.
 const (
-	maxJQInput   = 16 << 20  // bytes of the text; as a value it takes some ten times that
+	MaxJQInput   = 16 << 20  // bytes of the text; as a value it takes some ten times that
 	maxJQProgram = 64 << 10  // bytes of the program
 	maxJQOutput  = 8 << 20   // bytes of the outputs
 	maxFaults    = 64 << 10  // bytes that the process may write beside the outputs
@@ -74,8 +74,8 @@ func (p *Programs) JQResults(ctx context.Context, caller, results, program strin
 }
 
 func (p *Programs) run(ctx context.Context, caller string, q question) (string, error) {
-	if len(q.Text) > maxJQInput {
-		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(q.Text), maxJQInput)
+	if len(q.Text) > MaxJQInput {
+		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(q.Text), MaxJQInput)
 	}
 	own, done := p.of(caller)
 	defer done()
@@ -220,7 +220,7 @@ func serveChild(in io.Reader, out io.Writer) error {
 			os.Exit(0)
 		})
 	}, heap()+maxJQGrowth)
-	input, note, err := readInput(q.Text, maxConvert)
+	input, note, err := readInput(q.Text, MaxConvert)
 	if q.Results {
 		note = readResults(input)
 	}

@@ -167,7 +167,7 @@ func TestJQIsBounded(t *testing.T) {
 		{"greedy in one step", "1", `("x" * 2000000000)|length`, "memory", 50 * time.Second, true},
 		{"a long array", "[]", `.[500000000] = 1|length`, "memory", 50 * time.Second, true},
 		{"talkative", "1", `range(1e9)|"some text that is written out"`, "output", 50 * time.Second, false},
-		{"a large text", jsonString(strings.Repeat("a", maxJQInput)), ".", "limit", 50 * time.Second, false},
+		{"a large text", jsonString(strings.Repeat("a", MaxJQInput)), ".", "limit", 50 * time.Second, false},
 		{"a large program", "1", strings.Repeat(" ", maxJQProgram) + "1", "limit", 50 * time.Second, false},
 	} {
 		if tc.hard && !memoryIsLimited {

@@ -1,4 +1,4 @@
-package extract
+package extract_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/interceptor/preview"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/test/previewtest"
 )
 
@@ -48,7 +49,7 @@ func TestPreviewsOfferJQ(t *testing.T) {
 	for name, text := range texts {
 		p, ok := preview.Make(preview.Source{Text: text, Tokens: 1e6, Handle: "res_0123456789abcdefghjkmnpqrs"}, 300, func(s string) int { return (len(s) + 3) / 4 })
 		offered := strings.Contains(p.Text, "(lines, grep, jq, search)")
-		_, _, err := readInput(text, maxConvert)
+		_, _, err := extract.ReadInput(text, extract.MaxConvert)
 		if _, must := readable[name]; !ok || offered && err != nil || must && (!offered || err != nil) {
 			t.Errorf("%s: offered %v, reading ends with %v:\n%.300s", name, offered, err, p.Text)
 		}

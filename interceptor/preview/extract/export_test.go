@@ -1,0 +1,4 @@
+package extract
+
+// ReadInput is for tests of package extract_test.
+var ReadInput = readInput
