@@ -11,20 +11,24 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// openText opens the file that args name, or standard input for "-" or no argument.
-func (a *app) openText(cmd *cobra.Command, args []string) (io.ReadCloser, error) {
+// openText returns the configuration, and opens the file that args name, or standard input for "-" or no argument.
+func (a *app) openText(cmd *cobra.Command, args []string) (config.Config, io.ReadCloser, error) {
+	cfg, err := config.Find(a.config)
+	if err != nil {
+		return cfg, nil, err
+	}
 	in, file := cmd.InOrStdin(), io.NopCloser(nil)
 	if len(args) > 0 && args[0] != "-" {
 		f, err := os.Open(args[0])
 		if err != nil {
-			return nil, usagef("%w: name a file, or give the text on standard input", err)
+			return cfg, nil, usagef("%w: name a file, or give the text on standard input", err)
 		}
 		in, file = f, f
 	}
 	if !isTerminal(in) { // else somebody is typing
 		a.showProgress(cmd, cmd.CommandPath())
 	}
-	return struct {
+	return cfg, struct {
 		io.Reader
 		io.Closer
 	}{interruptible{cmd.Context(), in}, file}, nil
@@ -40,11 +44,7 @@ Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Find(a.config)
-			if err != nil {
-				return err
-			}
-			in, err := a.openText(cmd, args)
+			cfg, in, err := a.openText(cmd, args)
 			if err != nil {
 				return err
 			}
@@ -81,11 +81,7 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 		Example: "  foldgate scrub .env\n  kubectl get secrets -o yaml | foldgate scrub",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Find(a.config)
-			if err != nil {
-				return err
-			}
-			in, err := a.openText(cmd, args)
+			cfg, in, err := a.openText(cmd, args)
 			if err != nil {
 				return err
 			}
