@@ -31,7 +31,9 @@ host would see with what their definitions cost in tokens. Exit code 2 means tha
 the configuration is wrong, 1 that an upstream or the store of the limits can't be
 reached, that two upstreams offer the same name, or that a rule of a workflow names
 a tool that no upstream shows. An upstream where each principal logs in alone is
-checked with --as; one that takes the caller's own token is not. It changes nothing: no state directory is written.`,
+checked with --as; one that takes the caller's own token is not. It changes
+nothing, and makes no state directory; in one that there is, it makes a file of 1
+byte and removes it.`,
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice\n  foldgate check --as corp:ann --scopes db:read",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
