@@ -57,8 +57,8 @@ func (s *timeSpan) add(value string) {
 // known reports whether all times are between early and late: they name their year, or rise.
 func (s *timeSpan) known() bool { return s.layout > 0 && (s.layout <= withYear || !s.falls) }
 
-// tellTimes tells the times of a column, in the totals or as a fact. Of those that can't be compared it tells the
-// first and the last one, if they are of a log; also those of commits, which are in their own order. It reports whether it tells anything.
+// tellTimes tells the times of a column, in the totals or as a fact, and reports whether it tells anything. Of the
+// times of a log that can't be compared, and of commits out of order, it tells the first and the last one.
 func (e *entries) tellTimes(f *findings, c *column, head string, scale float64, total bool) bool {
 	var text string
 	switch t := &c.when; {
