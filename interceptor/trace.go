@@ -62,8 +62,8 @@ type Recorder struct {
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
 
-	owed     []*trace.Record // by Note
-	owedSize int
+	owed     []*trace.Record // wait for the journal; see owe
+	owedSize int             // their bytes
 }
 
 func (r *Recorder) request(c *Call) error {
@@ -508,7 +508,7 @@ func (r *Recorder) owe(rec *trace.Record, err error) {
 	r.owed, r.owedSize = append(r.owed, rec), r.owedSize+size
 }
 
-// WriteOwed writes the records that Note could not write. Call it before the journal closes.
+// WriteOwed writes the records that wait for the journal. Call it before the journal closes.
 func (r *Recorder) WriteOwed() {
 	r.mu.Lock()
 	owed := r.owed
