@@ -82,13 +82,13 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 		if first == "=" && !quoted {
 			continue
 		}
-		var edits []edit
+		var escapes edits
 		for _, w := range within {
 			if err == nil {
-				edits, err = x.appendEscapes(edits, text, w, first)
+				err = x.addEscapes(&escapes, text, w, first)
 			}
 		}
-		lists = append(lists, edits)
+		lists = append(lists, escapes)
 	}
 	var marks []mark
 	for _, cells := range apart.cells {
@@ -101,9 +101,9 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 	if err == nil {
 		marks, err = x.appendHidden(marks, text, apart.stripped, depth)
 	}
-	for i, edits := range lists {
+	for i := range lists {
 		if err == nil {
-			marks, err = x.appendHidden(marks, text, parts(text, edits, i < runs), depth)
+			marks, err = x.appendHidden(marks, text, parts(text, &lists[i], i < runs), depth)
 		}
 	}
 	return marks, err
@@ -111,8 +111,8 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 
 // runs returns the edits that put texts in the place of the runs that encode them. A run may encode several
 // texts, so there are several layers, in each of which no edits overlap.
-func (x *examination) runs(text string, within []span) (layers [][]edit, err error) {
-	var edits []edit
+func (x *examination) runs(text string, within []span) (layers []edits, err error) {
+	var of edits // one run
 	for at := 0; len(within) > 0; {
 		run, ok := nextRun(text, span{max(at, within[0].Start), within[0].End})
 		if !ok {
@@ -122,18 +122,20 @@ func (x *examination) runs(text string, within []span) (layers [][]edit, err err
 		if strings.HasPrefix(text[run.Start:run.End], "0x") {
 			run.Start += len("0x") // no base64 of packed bytes begins so
 		}
+		of.all, of.with = of.all[:0], of.with[:0]
 		if err = x.limit.spend(run.End - run.Start); err == nil {
-			edits, err = x.appendUnpacked(appendRun(edits[:0], text, run), text, run)
+			of.addRun(text, run)
+			err = x.addUnpacked(&of, text, run)
 		}
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range edits {
-			free := slices.IndexFunc(layers, func(l []edit) bool { return l[len(l)-1].End <= e.Start })
+		for _, e := range of.all {
+			free := slices.IndexFunc(layers, func(l edits) bool { return l.all[len(l.all)-1].end <= e.start })
 			if free < 0 {
-				free, layers = len(layers), append(layers, nil)
+				free, layers = len(layers), append(layers, edits{})
 			}
-			layers[free] = append(layers[free], e)
+			layers[free].add(e.span(), view(of.with[e.at:e.until]))
 		}
 		at = run.End
 	}
@@ -183,15 +185,26 @@ type decoded struct {
 	paired bool
 }
 
-// An edit replaces a range of a text by a few bytes, or by none.
-type edit struct {
-	span
-	with string
-	at   int // where the replacement begins in the text after the edits
+// edits replace ranges of a text, each by a few bytes or by none.
+type edits struct {
+	all  []edit
+	with []byte // the replacements
 }
 
-// end returns where the replacement ends in the text after the edits.
-func (e *edit) end() int { return e.at + len(e.with) }
+// An edit is small because a text can consist of escapes. Examined texts have less than 2 GB; see find.
+type edit struct {
+	start, end int32 // the range
+	at, until  int32 // the replacement: its place in edits.with, and in the text after the edits once apply has made that
+}
+
+func (e edit) span() span { return span{int(e.start), int(e.end)} }
+
+// add adds the edit that replaces s.
+func (l *edits) add(s span, with string) {
+	at := len(l.with)
+	l.with = append(l.with, with...)
+	l.all = append(l.all, edit{int32(s.Start), int32(s.End), int32(at), int32(len(l.with))})
+}
 
 // fresh returns the ranges of d.text in which encodings are sought: what runs encode, or all.
 func (d *decoded) fresh() []span {
@@ -200,7 +213,7 @@ func (d *decoded) fresh() []span {
 	}
 	all := make([]span, len(d.edits))
 	for i := range d.edits {
-		all[i] = span{d.edits[i].at, d.edits[i].end()}
+		all[i] = span{int(d.edits[i].at), int(d.edits[i].until)}
 	}
 	return all
 }
@@ -215,14 +228,14 @@ func (d *decoded) origin(s span) span {
 func (d *decoded) back(i int, up bool) int {
 	n := d.ended(i)
 	switch {
-	case n < len(d.edits) && i > d.edits[n].at && up != d.paired:
-		return d.edits[n].End
-	case n < len(d.edits) && i > d.edits[n].at:
-		return d.edits[n].Start
+	case n < len(d.edits) && i > int(d.edits[n].at) && up != d.paired:
+		return int(d.edits[n].end)
+	case n < len(d.edits) && i > int(d.edits[n].at):
+		return int(d.edits[n].start)
 	case n == 0:
 		return d.part.Start + i
 	}
-	return d.edits[n-1].End + i - d.edits[n-1].end()
+	return int(d.edits[n-1].end-d.edits[n-1].until) + i
 }
 
 // near is the distance at which an edit still reveals a secret: in \\nTOKEN the first edit gives
@@ -235,15 +248,15 @@ func (d *decoded) touched(s span) bool {
 		s = span{s.Start - near, s.End + near}
 	}
 	n := d.ended(s.Start)
-	return d.whole || n < len(d.edits) && d.edits[n].at < s.End
+	return d.whole || n < len(d.edits) && int(d.edits[n].at) < s.End
 }
 
 // ended returns the number of replacements that end at or before byte i. It is asked for ascending bytes, for the most part.
 func (d *decoded) ended(i int) int {
-	if d.last > 0 && d.edits[d.last-1].end() > i {
-		d.last = sort.Search(d.last, func(n int) bool { return d.edits[n].end() > i })
+	if d.last > 0 && int(d.edits[d.last-1].until) > i {
+		d.last = sort.Search(d.last, func(n int) bool { return int(d.edits[n].until) > i })
 	}
-	for d.last < len(d.edits) && d.edits[d.last].end() <= i {
+	for d.last < len(d.edits) && int(d.edits[d.last].until) <= i {
 		d.last++
 	}
 	return d.last
@@ -375,17 +388,17 @@ func digitsEnd(b []byte, i int) int {
 	return i
 }
 
-// appendRun appends the printable texts that a run encodes. A run may begin with something else,
+// addRun adds the printable texts that a run encodes. A run may begin with something else,
 // such as a path, so all alignments are tried. The next line may be something else too, so the
 // lines are decoded one by one and together. Hexadecimal lines are not joined.
-func appendRun(edits []edit, text string, run span) []edit {
+func (l *edits) addRun(text string, run span) {
 	for at := run.Start; at+2*minDecoded <= run.End; {
 		end := at
 		for end < run.End && hexDigit[text[end]] != noDigit {
 			end++
 		}
 		for skip := 0; skip < 2 && end-at >= 2*minDecoded; skip++ {
-			edits = appendDecoded(edits, text, &digits{all: text[at:end], at: at}, skip, 2)
+			l.addDecoded(text, &digits{all: text[at:end], at: at}, skip, 2)
 		}
 		at = end + 1
 	}
@@ -393,17 +406,16 @@ func appendRun(edits []edit, text string, run span) []edit {
 		line, rest, more := strings.Cut(text[at:run.End], "\n")
 		d := digits{all: strings.Trim(line, " \t\r"), at: at + len(line) - len(strings.TrimLeft(line, " \t"))}
 		for skip := range 4 {
-			edits = appendDecoded(edits, text, &d, skip, 4)
+			l.addDecoded(text, &d, skip, 4)
 		}
 		if more && at == run.Start {
 			joined := joinLines(text, run)
 			for skip := range 4 {
-				edits = appendDecoded(edits, text, &joined, skip, 4)
+				l.addDecoded(text, &joined, skip, 4)
 			}
 		}
 		at = run.End - len(rest)
 	}
-	return edits
 }
 
 // digits are the digits of a run: those of one line, from byte at on, or those at places.
@@ -450,11 +462,11 @@ func (d *digits) group(i, n int) (bytes uint32, printable bool) {
 	return bytes, texty[byte(bytes>>16)] && texty[byte(bytes>>8)] && texty[byte(bytes)]
 }
 
-// appendDecoded decodes d after skip digits, in groups of n, and appends its texts of minDecoded
+// addDecoded decodes d after skip digits, in groups of n, and adds its texts of minDecoded
 // bytes or more in whole groups. So one of every so many groups in a row is in such a text, and
 // only that one is decoded first: most runs have none. In binary data a text begins and ends
 // within a group.
-func appendDecoded(edits []edit, text string, d *digits, skip, n int) []edit {
+func (l *edits) addDecoded(text string, d *digits, skip, n int) {
 	every := minDecoded
 	if n == 4 {
 		every /= 3
@@ -507,13 +519,12 @@ func appendDecoded(edits []edit, text string, d *digits, skip, n int) []edit {
 		if to == groups {
 			last = len(d.all)
 		}
-		edits = appendText(edits, text, d.span(text, first, last), out)
+		l.addText(text, d.span(text, first, last), out)
 	}
-	return edits
 }
 
-// appendText appends the edit for a text that text encodes at part. A sign stands before it in out.
-func appendText(edits []edit, text string, part span, out []byte) []edit {
+// addText adds the edit for a text that text encodes at part. A sign stands before it in out.
+func (l *edits) addText(text string, part span, out []byte) {
 	if end := discordEnd(text, part.End); end > 0 && len(bytes.Trim(out, ".0123456789")) == 0 {
 		// The digits are the id in the token of a Discord bot.
 		out = slices.Concat([]byte(".discord-bot "), out[1:], []byte(text[part.End:end]))
@@ -530,7 +541,7 @@ func appendText(edits []edit, text string, part span, out []byte) []edit {
 	if part.End < len(text) && strings.IndexByte(" \t\r\n\"'`,", text[part.End]) < 0 {
 		out = append(out, ' ')
 	}
-	return append(edits, edit{span: part, with: string(out)})
+	l.add(part, view(out))
 }
 
 // discordEnd returns the end of the token of a Discord bot whose first part ends at byte i, or 0.
@@ -569,19 +580,19 @@ const margin = 256
 var spellings = []string{"%\\&\x1b\x00", "="}
 
 // parts returns the parts of text that read differently after edits. Those near each other are applied together.
-func parts(text string, edits []edit, runs bool) (all []decoded) {
+func parts(text string, l *edits, runs bool) (all []decoded) {
 	around, gap := aroundEscape, 2*margin
 	if runs {
 		around, gap = aroundRun, before+after
 	}
-	for len(edits) > 0 {
+	for left := l.all; len(left) > 0; {
 		n := 1
-		for n < len(edits) && (edits[n].Start-edits[n-1].End < gap || around(text, edits[n].span).Start < around(text, edits[n-1].span).End) {
+		for n < len(left) && (int(left[n].start-left[n-1].end) < gap || around(text, left[n].span()).Start < around(text, left[n-1].span()).End) {
 			n++
 		}
-		d := apply(text, span{around(text, edits[0].span).Start, around(text, edits[n-1].span).End}, edits[:n])
+		d := apply(text, span{around(text, left[0].span()).Start, around(text, left[n-1].span()).End}, left[:n], l.with)
 		d.runs = runs
-		all, edits = append(all, d), edits[n:]
+		all, left = append(all, d), left[n:]
 	}
 	return all
 }
@@ -645,34 +656,32 @@ func widen(text string, at, step int) int {
 	return at
 }
 
-// apply returns part of text after edits, which are in order. It keeps them.
-func apply(text string, part span, edits []edit) decoded {
-	var b strings.Builder
+// apply returns part of text after edits, which are in order, with their replacements. It keeps the edits.
+func apply(text string, part span, edits []edit, with []byte) decoded {
 	size := part.End - part.Start
-	for i := range edits {
-		size += len(edits[i].with)
+	for _, e := range edits {
+		size += int(e.until - e.at - e.end + e.start)
 	}
-	b.Grow(size)
-	pos := part.Start
+	b, pos := make([]byte, 0, size), part.Start
 	for i := range edits {
 		e := &edits[i]
-		b.WriteString(text[pos:e.Start])
-		e.at = b.Len()
-		b.WriteString(e.with)
-		pos = e.End
+		b = append(b, text[pos:e.start]...)
+		at := len(b)
+		b = append(b, with[e.at:e.until]...)
+		e.at, e.until = int32(at), int32(len(b))
+		pos = int(e.end)
 	}
-	b.WriteString(text[pos:part.End])
-	return decoded{text: b.String(), part: part, edits: edits}
+	b = append(b, text[pos:part.End]...)
+	return decoded{text: view(b), part: part, edits: edits}
 }
 
-// appendEscapes appends the edits for the escapes of a spelling that begin within a range of the text that was
+// addEscapes adds the edits for the escapes of a spelling that begin within a range of the text that was
 // scanned last. Those of ranges before it are known.
-func (x *examination) appendEscapes(edits []edit, text string, within span, first string) ([]edit, error) {
+func (x *examination) addEscapes(l *edits, text string, within span, first string) error {
 	const work = 32 // of an edit, in bytes to examine
-	const many = 256
-	known := len(edits)
+	known := len(l.all)
 	if known > 0 {
-		within.Start = max(within.Start, edits[known-1].End)
+		within.Start = max(within.Start, int(l.all[known-1].end))
 	}
 	for _, special := range []byte(first) {
 		for at := within.Start; at < within.End; at++ {
@@ -681,14 +690,12 @@ func (x *examination) appendEscapes(edits []edit, text string, within span, firs
 				break
 			}
 			at += i
-			if e, ok := escapeAt(text, at); ok {
-				if len(edits) == cap(edits) && len(edits) >= many { // append would copy them several times
-					edits = slices.Grow(edits, strings.Count(text[at:within.End], string(special)))
-				}
-				edits = append(edits, e)
-				at = e.End - 1
+			if end, with, ok := escapeAt(text, at); ok {
+				l.grow(text[at:within.End])
+				l.add(span{at, end}, with)
+				at = end - 1
 				if err := x.limit.spend(work); err != nil {
-					return nil, err
+					return err
 				}
 			} else if special == '\\' && at+1 < within.End && text[at+1] == '\\' {
 				at++ // \\u0041 is no escape of A
@@ -702,77 +709,83 @@ func (x *examination) appendEscapes(edits []edit, text string, within span, firs
 			}
 			r, size := utf8.DecodeRuneInString(text[at:within.End])
 			if with, ok := plainOf(r); ok {
-				if len(edits) == cap(edits) {
-					edits = slices.Grow(edits, len(edits)+1)
-				}
-				edits = append(edits, edit{span: span{at, at + size}, with: with})
+				l.grow(text[at:within.End])
+				l.add(span{at, at + size}, with)
 				if err := x.limit.spend(work); err != nil {
-					return nil, err
+					return err
 				}
 			}
 			at += size
 		}
 	}
-	byStart := func(a, b edit) int { return cmp.Compare(a.Start, b.Start) }
-	if !slices.IsSortedFunc(edits[known:], byStart) {
-		slices.SortFunc(edits[known:], byStart)
+	byStart := func(a, b edit) int { return cmp.Compare(a.start, b.start) }
+	if !slices.IsSortedFunc(l.all[known:], byStart) {
+		slices.SortFunc(l.all[known:], byStart)
 	}
-	return edits, nil
+	return nil
 }
 
-// escapeAt returns the edit for the escape at byte i if a secret may contain its character.
-func escapeAt(text string, i int) (edit, bool) {
+// grow makes room for an edit at each of the bytes of rest that are like its first. To grow step by step copies many
+// edits several times.
+func (l *edits) grow(rest string) {
+	const many = 256
+	if n := len(l.all); n == cap(l.all) && n >= many {
+		l.all = slices.Grow(l.all, strings.Count(rest, rest[:1]))
+	}
+}
+
+// escapeAt returns the end of the escape at byte i and what it stands for. ok says that a secret may contain that.
+func escapeAt(text string, i int) (end int, with string, ok bool) {
 	switch text[i] {
 	case '%':
 		return hexEscape(text, i, 1, 2)
 	case '=':
 		if i > 0 && text[i-1] == '=' {
-			return edit{}, false // padding
+			return i, "", false // padding
 		}
 		if end := i + len("=\r\n"); end <= len(text) && text[i+1:end] == "\r\n" {
-			return edit{span: span{i, end}}, true
+			return end, "", true
 		}
 		if i+1 < len(text) && text[i+1] == '\n' {
-			return edit{span: span{i, i + 2}}, true
+			return i + 2, "", true
 		}
 		return hexEscape(text, i, 1, 2)
 	case '&':
 		return entity(text, i)
 	case esc:
-		return colorAt(text, span{i, i + 1})
+		return colorAt(text, i+1)
 	case 0: // of UTF-16 that was read as bytes: every second one is 0
 		zero := func(i int) bool { return i >= 0 && i < len(text) && text[i] == 0 }
-		return edit{span: span{i, i + 1}}, (zero(i-2) || zero(i+2)) && !zero(i-1) && !zero(i+1)
+		return i + 1, "", (zero(i-2) || zero(i+2)) && !zero(i-1) && !zero(i+1)
 	}
 	if i+1 >= len(text) {
-		return edit{}, false
+		return i, "", false
 	}
-	e := edit{span: span{i, i + 2}}
+	end = i + 2
 	switch text[i+1] {
 	case '"', '/', '\'', '_', '-', '=', '+': // in JSON, Markdown and shells
-		e.with = text[i+1 : i+2]
+		return end, text[i+1 : i+2], true
 	case 'n': // the letter is no part of the word that follows
-		e.with = "\n"
+		return end, "\n", true
 	case 'r':
-		e.with = "\r"
+		return end, "\r", true
 	case 't':
-		e.with = "\t"
+		return end, "\t", true
 	case 'f', 'b':
-		e.with = " "
+		return end, " ", true
 	case '\r', '\n': // in a shell and in YAML a word goes on in the next line
 		next := strings.TrimLeft(text[i+1:], "\r\n \t")
-		e.End = len(text) - len(next)
-		return e, i > 0 && next != "" && inBase64(text[i-1]) && inBase64(next[0]) && strings.Count(text[i:e.End], "\n") == 1
+		end = len(text) - len(next)
+		return end, "", i > 0 && next != "" && inBase64(text[i-1]) && inBase64(next[0]) && strings.Count(text[i:end], "\n") == 1
 	case 'u', 'U':
 		return hexEscape(text, i, 2, 4)
 	case 'x', 'X':
 		return hexEscape(text, i, 2, 2)
 	case '\\':
 		// Two of them are an escape only before another: JSON in JSON in JSON.
-		e.with = `\`
-		return e, i+2 < len(text) && strings.IndexByte(`"/unrtfb\`, text[i+2]) >= 0
+		return end, `\`, i+2 < len(text) && strings.IndexByte(`"/unrtfb\`, text[i+2]) >= 0
 	}
-	return e, e.with != ""
+	return end, "", false
 }
 
 // entities are HTML's names of the characters of secrets and of what stands around them.
@@ -782,10 +795,10 @@ var entities = map[string]string{
 	"Tab": "\t", "nbsp": " ", "shy": "", "ZeroWidthSpace": "", "zwj": "", "zwnj": "", "NoBreak": "",
 }
 
-// entity returns the edit for a character reference of HTML at byte i.
-func entity(text string, i int) (edit, bool) {
+// entity is escapeAt for a character reference of HTML.
+func entity(text string, i int) (end int, with string, ok bool) {
 	name, _, ok := strings.Cut(text[i+1:min(len(text), i+len("&ZeroWidthSpace;"))], ";")
-	e := edit{span: span{i, i + len("&;") + len(name)}}
+	end = i + len("&;") + len(name)
 	if number, numeric := strings.CutPrefix(name, "#"); ok && numeric {
 		base := 10
 		if strings.HasPrefix(number, "x") || strings.HasPrefix(number, "X") {
@@ -793,52 +806,49 @@ func entity(text string, i int) (edit, bool) {
 		}
 		v, err := strconv.ParseUint(number, base, 21)
 		if v < utf8.RuneSelf {
-			e.with = string([]byte{byte(v)}) // allocates nothing
-			return e, err == nil && printable(byte(v))
+			return end, string([]byte{byte(v)}), err == nil && printable(byte(v)) // a string of one byte allocates nothing
 		}
-		return e, err == nil && invisible(rune(v))
+		return end, "", err == nil && invisible(rune(v))
 	}
 	if ok {
-		e.with, ok = entities[name]
+		with, ok = entities[name]
 	}
-	return e, ok
+	return end, with, ok
 }
 
-// hexEscape reads n hexadecimal digits skip bytes after i.
-func hexEscape(text string, i, skip, n int) (edit, bool) {
-	if i+skip+n > len(text) {
-		return edit{}, false
+// hexEscape is escapeAt for n hexadecimal digits skip bytes after i.
+func hexEscape(text string, i, skip, n int) (end int, with string, ok bool) {
+	if end = i + skip + n; end > len(text) {
+		return i, "", false
 	}
 	v := 0
-	for _, c := range []byte(text[i+skip : i+skip+n]) {
+	for _, c := range []byte(text[i+skip : end]) {
 		if hexDigit[c] == noDigit {
-			return edit{}, false
+			return i, "", false
 		}
 		v = v<<4 | int(hexDigit[c])
 	}
-	e := edit{span: span{i, i + skip + n}}
 	switch {
 	case v == esc:
-		return colorAt(text, e.span)
+		return colorAt(text, end)
 	case n == 4 && v >= utf8.RuneSelf:
-		return e, invisible(rune(v))
+		return end, "", invisible(rune(v))
 	}
 	// From 0x80 on it is a byte of a longer character, which may be an invisible one.
-	e.with = string([]byte{byte(v)}) // allocates nothing
-	return e, v >= utf8.RuneSelf || printable(byte(v))
+	return end, string([]byte{byte(v)}), v >= utf8.RuneSelf || printable(byte(v)) // a string of one byte allocates nothing
 }
 
 // esc begins the sequences by which terminals color text.
 const esc = 0x1b
 
-// colorAt returns the edit that removes a color sequence. start is its first character.
-func colorAt(text string, start span) (edit, bool) {
-	rest, ok := strings.CutPrefix(text[start.End:], "[")
+// colorAt is escapeAt for a color sequence, of which byte i is the second character.
+func colorAt(text string, i int) (end int, with string, ok bool) {
+	rest, ok := strings.CutPrefix(text[i:], "[")
 	rest = strings.TrimLeft(rest, "0123456789;:")
 	if !ok || rest == "" || rest[0] != 'm' && rest[0] != 'K' {
-		return edit{}, false
+		return i, "", false
 	}
-	return edit{span: span{start.Start, len(text) - len(rest) + 1}}, true
+	return len(text) - len(rest) + 1, "", true
 }
 
 // invisible reports whether r shows nothing: a token still reads like one with it inside.

@@ -363,8 +363,10 @@ func TestDecodedTexts(t *testing.T) {
 				break
 			}
 			var got, want []string
-			for _, x := range appendDecoded(nil, text, &d, skip, n) {
-				got = append(got, strings.Trim(x.with, ". ")) // without the signs around it
+			var l edits
+			l.addDecoded(text, &d, skip, n)
+			for _, e := range l.all {
+				got = append(got, strings.Trim(string(l.with[e.at:e.until]), ". ")) // without the signs around it
 			}
 			b := appendBytes(nil, run, span{skip, len(run)}, bits, len(run))
 			for i := 0; i < len(b); i++ {

@@ -38,22 +38,22 @@ func (x *examination) appendStripped(all []decoded, text string, first span) ([]
 	if prefix == "" {
 		return all, first.End, nil
 	}
-	var edits []edit
+	var prefixes edits
 	end := first.End
 	for line := first; ; line = lineAt(text, line.End+1) {
 		n := samePrefix(prefix, text[line.Start:line.End])
 		if n < 0 {
 			break
 		}
-		edits = append(edits, edit{span: span{line.Start, line.Start + n}})
+		prefixes.add(span{line.Start, line.Start + n}, "")
 		if end = line.End; end == len(text) {
 			break
 		}
 	}
-	if err := x.limit.spend(end - first.Start); err != nil || len(edits) < 2 || !holdsRandom(text[:end], first.End) {
+	if err := x.limit.spend(end - first.Start); err != nil || len(prefixes.all) < 2 || !holdsRandom(text[:end], first.End) {
 		return all, end, err
 	}
-	d := apply(text, span{first.Start, end}, edits)
+	d := apply(text, span{first.Start, end}, prefixes.all, nil)
 	d.whole = true
 	return append(all, d), end, nil
 }

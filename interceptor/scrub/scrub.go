@@ -107,7 +107,7 @@ type examination struct {
 	scratch *regexset.Scratch
 	limit   limit
 
-	// Of packed text; see appendUnpacked.
+	// Of packed text; see addUnpacked.
 	unpacked int
 	gzip     gzip.Reader
 	flate    io.ReadCloser

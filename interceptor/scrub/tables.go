@@ -349,9 +349,10 @@ type cell struct {
 // values overlap with others.
 func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell) {
 	left = cells[:0]
-	edits := make([]edit, 0, len(cells)+1)
+	l := edits{all: make([]edit, 0, len(cells)+1)}
 	var part span
-	last, before := cell{}, ""
+	var last cell
+	var before edit // of the last name
 	for n := 0; len(cells) > 0; cells = cells[n:] {
 		for n = 1; n < len(cells) && cells[n].name == ""; n++ {
 		}
@@ -359,7 +360,7 @@ func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell)
 		switch {
 		case covered(known, span{first.Start, max(first.End, cells[n-1].value.End)}):
 			continue
-		case len(edits) == 0:
+		case len(l.all) == 0:
 			part = span{first.Start, first.Start}
 		case first.Start < part.End:
 			left = append(left, cells[:n]...)
@@ -367,21 +368,24 @@ func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell)
 		}
 		if c := cells[0]; c.name != last.name || c.bare != last.bare {
 			last = c
-			before = "\"\n\x00\n" // no match goes on from the value before
+			before.at = int32(len(l.with))
+			l.with = append(l.with, "\"\n\x00\n"...) // no match goes on from the value before
 			if !c.bare {
-				before += `"`
+				l.with = append(l.with, '"')
 			}
-			before += c.name + `": "`
+			l.with = append(append(l.with, c.name...), `": "`...)
+			before.until = int32(len(l.with))
 		}
-		edits = append(edits, edit{span: span{part.End, first.Start}, with: before})
+		l.all = append(l.all, edit{int32(part.End), int32(first.Start), before.at, before.until})
 		part.End = first.End
 		for _, c := range cells[1:n] {
-			edits = append(edits, edit{span: span{part.End, c.value.Start}})
+			l.add(span{part.End, c.value.Start}, "")
 			part.End = c.value.End
 		}
 	}
-	if len(edits) > 0 {
-		d = apply(text, part, append(edits, edit{span: span{part.End, part.End}, with: "\"\n"}))
+	if len(l.all) > 0 {
+		l.add(span{part.End, part.End}, "\"\n")
+		d = apply(text, part, l.all, l.with)
 		d.paired = true
 	}
 	return d, left

@@ -39,8 +39,8 @@ var beginsPacking = func() (first [256]bool) {
 // The marks at the beginning of UTF-16.
 const littleMark, bigMark = "\xff\xfe", "\xfe\xff"
 
-// appendUnpacked appends the edit for the text that is packed in a run of base64 or hexadecimal, up to the bounds.
-func (x *examination) appendUnpacked(edits []edit, text string, run span) ([]edit, error) {
+// addUnpacked adds the edit for the text that is packed in a run of base64 or hexadecimal, up to the bounds.
+func (x *examination) addUnpacked(l *edits, text string, run span) error {
 	for _, bits := range []int{6, 4} {
 		first, ok := firstBytes(text[run.Start:run.End], bits)
 		if !ok {
@@ -57,13 +57,13 @@ func (x *examination) appendUnpacked(edits []edit, text string, run span) ([]edi
 		}
 		out, err := x.readAll(r)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if len(out) >= minDecoded {
-			edits = append(edits, edit{span: span{run.Start, paddingEnd(text, run.End)}, with: ";\n" + string(out) + "\n"}) // a name before it is not that of its first line
+			l.add(span{run.Start, paddingEnd(text, run.End)}, ";\n"+string(out)+"\n") // a name before it is not that of its first line
 		}
 	}
-	return edits, nil
+	return nil
 }
 
 // firstBytes returns the first four bytes that digits, each of so many bits, encode. ok is false if one is no digit.
