@@ -31,7 +31,7 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 		return nil, nil, err
 	}
 	marks := appendMarks(nil, text, hits)
-	found := findingsOf(text, hits)
+	found := x.findingsOf(hits)
 	hidden, err := x.decode(text, []span{{0, len(text)}}, apart, 1)
 	if err != nil {
 		return nil, nil, err
@@ -57,14 +57,15 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	return marks, found, nil
 }
 
-// findingsOf returns the findings to report for hits in text.
-func findingsOf(text string, hits []hit) []Finding {
+// findingsOf returns the findings to report for hits in the scanned text.
+func (x *examination) findingsOf(hits []hit) []Finding {
 	if len(hits) == 0 {
 		return nil
 	}
-	found := make([]Finding, 0, len(hits))
-	for _, h := range reported(text, hits) {
-		found = append(found, Finding{Rule: h.rule.ID, Line: h.at.startLine + 1})
+	hits, lines := x.reported(hits)
+	found := make([]Finding, len(hits))
+	for i, h := range hits {
+		found[i] = Finding{Rule: h.rule.ID, Line: lines[i] + 1}
 	}
 	return found
 }

@@ -19,17 +19,17 @@ type hit struct {
 	rule     *rule
 	match    span // the match of the expression, without line breaks around it
 	secret   span // the group with the secret; empty if it did not take part
-	gitleaks span // the match where gitleaks places it
-
-	located bool     // the rest is known
-	at      location // of the match
-	line    span     // the line that gitleaks' allow-lists look at
-	open    bool     // that is the whole text; gitleaks does so after the last line break
+	gitleaks span // the match where gitleaks places it; see locate
 }
 
-// A location counts lines from 0 and columns from 1. Like gitleaks it counts a line break as the
+// A location is where gitleaks places a match. It counts lines from 0 and columns from 1, and a line break as the
 // first byte of the line after it.
-type location struct{ startLine, endLine, startColumn, endColumn int }
+type location struct {
+	startLine, endLine, startColumn, endColumn int
+
+	line span // that gitleaks' allow-lists look at
+	open bool // the line is the whole text; gitleaks does so after the last line break
+}
 
 // hitsAndPairs returns the hits in text that are not foldgate's ids, checksums or names, and the pairs
 // in it.
@@ -117,16 +117,17 @@ func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 		if err != nil {
 			return nil, err
 		}
+		places := make([]location, len(near))
 		for i := range near {
-			x.locate(&near[i])
+			places[i] = x.locate(near[i].gitleaks)
 		}
 		held := found[:0]
 		for _, h := range found {
 			if err := x.limit.spend(len(near)); err != nil {
 				return nil, err
 			}
-			x.locate(&h)
-			if slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) }) {
+			at := x.locate(h.gitleaks)
+			if slices.ContainsFunc(places, func(near location) bool { return q.holds(at, near) }) {
 				held = append(held, h)
 			}
 		}
@@ -207,9 +208,6 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 			}
 		}
 	}
-	if !x.paired {
-		x.locate(&h)
-	}
 	return h, true, nil
 }
 
@@ -248,29 +246,25 @@ func (x *examination) allowed(a *allowlist, h *hit) (bool, error) {
 	if a.all && len(a.stopWords) > 0 && !stopped {
 		return false, nil
 	}
-	part := h.secret
+	part, open := h.secret, false
 	switch a.target {
 	case targetMatch:
 		part = h.match
 	case targetLine:
-		x.locate(h)
-		part = h.line
+		place := x.locate(h.gitleaks)
+		part, open = place.line, place.open
 	}
 	if part.Start == part.End {
 		return false, nil
 	}
 	yes, err := x.scratch.Match(a.index, regexset.Span(part))
-	x.excused = x.excused || yes && a.target == targetLine && h.open
+	x.excused = x.excused || yes && open
 	return yes, err
 }
 
-// locate finds the line and the columns where gitleaks places the match.
-func (x *examination) locate(h *hit) {
-	if h.located {
-		return
-	}
-	h.located = true
-	m, nl := h.gitleaks, x.lineBreaks()
+// locate returns the lines and the columns where gitleaks places a match.
+func (x *examination) locate(m span) (at location) {
+	nl := x.lineBreaks()
 	// Like gitleaks: line n ends at line break n, and begins with the break before.
 	begin := func(n int) int {
 		if n == 0 {
@@ -281,24 +275,24 @@ func (x *examination) locate(h *hit) {
 	first := sort.Search(len(nl), func(i int) bool { return int(nl[i]) > m.Start })
 	last := sort.Search(len(nl), func(i int) bool { return int(nl[i]) >= m.End })
 	if last < len(nl) && begin(last) < m.End {
-		h.at.endLine, h.at.endColumn = last, m.End-begin(last)
+		at.endLine, at.endColumn = last, m.End-begin(last)
 	}
 	if first < len(nl) {
-		h.at.startLine, h.at.startColumn = first, m.Start-begin(first)+1
-		if h.at.endColumn == 0 || last < first {
-			h.at.endLine = first
+		at.startLine, at.startColumn = first, m.Start-begin(first)+1
+		if at.endColumn == 0 || last < first {
+			at.endLine = first
 		}
-		h.line = span{begin(first), int(nl[h.at.endLine])}
+		at.line = span{begin(first), int(nl[at.endLine])}
 	} else {
 		// After the last line break gitleaks takes the line from the beginning of the text.
 		prev := begin(len(nl))
-		h.at = location{len(nl), len(nl), m.Start - prev + 1, m.End - prev}
-		h.line, h.open = span{0, len(x.text)}, true
+		at = location{len(nl), len(nl), m.Start - prev + 1, m.End - prev, span{0, len(x.text)}, true}
 		if i := strings.IndexAny(x.text[m.End:], "\r\n"); i >= 0 {
-			h.line.End = m.End + i
+			at.line.End = m.End + i
 		}
 	}
-	h.line.End = max(h.line.End, m.End)
+	at.line.End = max(at.line.End, m.End)
+	return at
 }
 
 // lineBreaks returns the positions of line breaks, or the end if there are none, as gitleaks
@@ -377,24 +371,31 @@ var terms = func() (all [48][48]float64) {
 	return all
 }()
 
-// reported returns the hits that gitleaks reports: not those of generic rules if their secret is
-// part of the secret of a more exact rule on the same line. All hits are redacted.
-func reported(text string, hits []hit) []hit {
+// reported returns the hits in the scanned text that gitleaks reports, and the line of each: not those of generic rules
+// if their secret is part of the secret of a more exact rule on the same line. All hits are redacted.
+func (x *examination) reported(hits []hit) (some []hit, lines []int) {
 	// The secrets of a line are joined: a line may be the whole text, and comparing thousands
 	// with thousands one by one takes too long.
 	const between = "\xff\x00\xff" // no generic secret contains it
 	better := map[int][]byte{}
-	for _, h := range hits {
+	lines = make([]int, len(hits))
+	for i, h := range hits {
+		lines[i] = x.locate(h.gitleaks).startLine
 		if !h.rule.generic && !h.rule.own {
-			line := append(better[h.at.startLine], text[h.secret.Start:h.secret.End]...)
-			better[h.at.startLine] = append(line, between...)
+			line := append(better[lines[i]], x.text[h.secret.Start:h.secret.End]...)
+			better[lines[i]] = append(line, between...)
 		}
 	}
 	if len(better) == 0 {
-		return hits
+		return hits, lines
 	}
-	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
-		line := better[h.at.startLine]
-		return h.rule.generic && line != nil && bytes.Contains(line, []byte(text[h.secret.Start:h.secret.End]))
-	})
+	n := 0
+	for i, h := range hits {
+		line := better[lines[i]]
+		if !h.rule.generic || line == nil || !bytes.Contains(line, []byte(x.text[h.secret.Start:h.secret.End])) {
+			some, lines[n] = append(some, h), lines[i]
+			n++
+		}
+	}
+	return some, lines[:n]
 }

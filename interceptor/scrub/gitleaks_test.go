@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"regexp/syntax"
@@ -50,11 +51,19 @@ func theirs(d *detect.Detector, text string) []report {
 func ours(t testing.TB, s *Scrubber, text string) []report {
 	t.Helper()
 	var out []report
-	for _, h := range reported(text, hitsOf(t, s, text)) {
+	x := s.begin(context.Background())
+	defer x.end()
+	hits, err := x.find(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits, _ = x.reported(hits)
+	for _, h := range hits {
 		if !h.rule.own {
+			at := x.locate(h.gitleaks)
 			out = append(out, report{
 				h.rule.ID, text[h.match.Start:h.match.End], text[h.secret.Start:h.secret.End],
-				h.at.startLine, h.at.endLine, h.at.startColumn, h.at.endColumn,
+				at.startLine, at.endLine, at.startColumn, at.endColumn,
 			})
 		}
 	}

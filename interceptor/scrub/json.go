@@ -509,7 +509,7 @@ func (d *document) scanBlob(f *frame) error {
 		return nil
 	}
 	hits, _, err := d.hitsAndPairs(encoded)
-	d.note(f.blob, appendMarks(nil, encoded, hits), findingsOf(encoded, hits))
+	d.note(f.blob, appendMarks(nil, encoded, hits), d.findingsOf(hits))
 	return err
 }
 
