@@ -10,7 +10,12 @@
 // text was not examined to its end: withhold it.
 //
 // A text is examined as it is (find.go). Names and values that stand apart (pairs.go), as in tables
-// (tables.go), are put together and examined again. Where the text contains base64, hexadecimal or
-// escapes it is decoded (decode.go), and unpacked if that is packed text (unpack.go), and examined
-// again. Of JSON each string is a text (json.go). Package regexset finds the matches of the rules.
+// (tables.go) and statements of SQL (sql.go), or behind the prefix that lines have (prefix.go), are put
+// together and examined again. Where the text contains base64 or hexadecimal (runs.go), packed text in it
+// (unpack.go), or escapes (escapes.go), what these stand for is put in their place, and that is examined
+// again (decode.go). redact.go replaces what was found.
+//
+// Of JSON each string is a text (json.go). Strings that belong together are examined together, too
+// (related.go). rewrite.go puts the redacted strings in their places. Package regexset finds the matches
+// of the rules (rules.go).
 package scrub
