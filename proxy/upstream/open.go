@@ -223,8 +223,27 @@ func discover(ctx context.Context, c opening) error {
 	if !slices.Contains(found.SupportedVersions, wire.VersionModern) {
 		return fmt.Errorf("%s: upstream does not list %s", wire.MethodDiscover, wire.VersionModern)
 	}
+	if result, err = boundInfo(result); err != nil {
+		return fmt.Errorf("%s: %w", wire.MethodDiscover, err)
+	}
 	c.setInfo(conn.Info{Version: wire.VersionModern, Result: result})
 	return nil
+}
+
+// maxInfo bounds what a server says of itself, in bytes: it is kept as long as the connection. maxInstructions bounds
+// the instructions in it, which models read.
+const maxInfo, maxInstructions = 1 << 20, 64 << 10
+
+// boundInfo returns the result of a handshake, with a notice in place of instructions that are too long.
+func boundInfo(result json.RawMessage) (json.RawMessage, error) {
+	if own, _ := rawjson.GetString(result, "instructions"); len(own) > maxInstructions {
+		notice := fmt.Sprintf("foldgate leaves out the instructions of this server: they have %d bytes, and at most %d are passed on.", len(own), maxInstructions)
+		result = rawjson.Set(result, rawjson.Quote(notice), "instructions")
+	}
+	if len(result) > maxInfo {
+		return nil, fmt.Errorf("upstream describes itself in %d bytes, at most %d are kept", len(result), maxInfo)
+	}
+	return result, nil
 }
 
 // supports reports whether err refuses a revision and lists version as supported: the protocol wants
@@ -252,6 +271,9 @@ func initialize(ctx context.Context, cfg *Config, c opening, params json.RawMess
 	}
 	if cfg.clean([]byte(revision)) != revision { // it goes to a file, reports and spans
 		return fmt.Errorf("%s: upstream names a protocolVersion with a secret", wire.MethodInitialize)
+	}
+	if result, err = boundInfo(result); err != nil {
+		return fmt.Errorf("%s: %w", wire.MethodInitialize, err)
 	}
 	c.setInfo(conn.Info{Version: revision, Result: result})
 	if err := c.Send(ctx, wire.Message{Method: wire.MethodInitialized}); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -66,6 +67,24 @@ func TestUnreadableTool(t *testing.T) {
 	}
 	if said := g.output("check"); strings.Count(said, "is not shown") != 4 {
 		t.Errorf("foldgate check says %s", said)
+	}
+}
+
+// Instructions that no model should read, and a description that is too long to be kept, cost foldgate nothing.
+func TestInstructionsAreBounded(t *testing.T) {
+	t.Parallel()
+	long, fair, icons := newPlayer(t, "stdio", mcpclient.Legacy, hello(strings.Repeat("x", 64<<10+1))), newPlayer(t, "stdio", mcpclient.Legacy, hello(strings.Repeat("y", 64<<10))), hello("")
+	icons["initialize"] = strings.Replace(icons["initialize"], `"name":"p"`, `"name":"p","icons":[{"src":"data:`+strings.Repeat("A", 1<<20)+`"}]`, 1)
+	large := newPlayer(t, "stdio", mcpclient.Legacy, icons)
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  long: {%s}\n  fair: {%s}\n  large: {%s}\n", long.config, fair.config, large.config))
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		result, err := g.unstarted("stdio", era).Start(testContext(t))
+		if said, _ := rawjson.GetString(result, "instructions"); err != nil || strings.Contains(said, "xxx") || !strings.Contains(said, "they have 65537 bytes") || strings.Count(said, "y") < 64<<10 {
+			t.Errorf("%s: the instructions are %.300s… (%d bytes), err %v", era, said, len(said), err)
+		}
+	}
+	if !strings.Contains(g.log.String(), "upstream describes itself in 1048") {
+		t.Errorf("the log does not name the long description: %s", g.log.String())
 	}
 }
 
