@@ -33,7 +33,7 @@ import (
 // an object get the same replacement, the second ends in #2. After an error, which includes JSON
 // that is cut or badly nested, clean is nil and raw must be withheld.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
-	err = s.run(ctx, func(x *examination) error {
+	err = s.run(ctx, len(raw), func(x *examination) error {
 		d := &document{examination: x, raw: raw, armored: bytes.Contains(raw, []byte("PRIVATE KEY"))}
 		d.listed, d.arrays = d.listed[:0], d.arrays[:0]
 		for _, step := range [...]func() error{d.prefilter, d.walk, d.tables, d.together, d.examinePairs} {

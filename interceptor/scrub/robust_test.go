@@ -278,3 +278,40 @@ func TestLimitAnywhere(t *testing.T) {
 		t.Errorf("%d checks, want more", ended)
 	}
 }
+
+// As many large texts are examined at once as there are processors; others wait, until their calls are cancelled.
+func TestLargeTextsWait(t *testing.T) {
+	s := newScrubber(t, Options{})
+	text := strings.Repeat("some words ", large/11+1) + github(7)
+	for range cap(s.large) {
+		s.large <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 2)
+	go func() {
+		_, _, err := s.Text(ctx, text)
+		waited <- err
+		_, found, err := s.JSON(t.Context(), []byte(result(text)))
+		if err == nil && len(found) != 1 {
+			err = fmt.Errorf("%d findings", len(found))
+		}
+		waited <- err
+	}()
+	if _, found, err := s.Text(t.Context(), github(7)); err != nil || len(found) != 1 {
+		t.Errorf("a small text: %d findings, %v", len(found), err)
+	}
+	if len(waited) > 0 {
+		t.Error("a large text did not wait")
+	}
+	cancel()
+	if err := <-waited; !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled call: %v", err)
+	}
+	<-s.large
+	if err := <-waited; err != nil {
+		t.Errorf("after another text: %v", err)
+	}
+	if len(s.large) != cap(s.large)-1 {
+		t.Errorf("%d texts are still counted, want %d", len(s.large), cap(s.large)-1)
+	}
+}

@@ -32,6 +32,7 @@ type Scrubber struct {
 	rules   *ruleSet
 	set     *regexset.Set
 	timeout time.Duration
+	large   chan struct{}            // has an element for each large text that is being examined
 	next    atomic.Pointer[Scrubber] // see Replace
 
 	mu   sync.Mutex
@@ -48,6 +49,10 @@ type Finding struct {
 	Field string `json:"where,omitempty"`
 }
 
+// large is the length of texts and documents that are examined only as many at once as there are processors, because
+// an examination can take up to 20 times their memory. The time limit does not count the wait.
+const large = 1 << 20
+
 // New returns a Scrubber with the rules of opts. It fails if they do not load.
 func New(opts Options) (*Scrubber, error) {
 	rules, err := loadRules(opts.Rules, opts.Known)
@@ -58,7 +63,7 @@ func New(opts Options) (*Scrubber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scrub: rules: %w", err)
 	}
-	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout}, nil
+	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout, large: make(chan struct{}, runtime.GOMAXPROCS(0))}, nil
 }
 
 // Replace makes s work by the rules of next, which is used for nothing else, from the next call on.
@@ -68,7 +73,7 @@ func (s *Scrubber) Replace(next *Scrubber) { s.next.Store(next) }
 // and the findings. After an error (a fault of the engine, [ErrTimeLimit], the end of ctx) clean
 // is "", and text must be withheld.
 func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found []Finding, err error) {
-	err = s.run(ctx, func(x *examination) (err error) {
+	err = s.run(ctx, len(text), func(x *examination) (err error) {
 		var marks []mark
 		marks, found, err = x.examine(text)
 		clean = redact(text, marks)
@@ -80,9 +85,9 @@ func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found [
 	return clean, found, nil
 }
 
-// run calls examine with an examination for the caller alone. A panic becomes an error without
-// the panic's value, which may quote the text.
-func (s *Scrubber) run(ctx context.Context, examine func(x *examination) error) (err error) {
+// run calls examine, for a text of size bytes, with an examination for the caller alone. A panic becomes an error
+// without the panic's value, which may quote the text.
+func (s *Scrubber) run(ctx context.Context, size int, examine func(x *examination) error) (err error) {
 	defer func() {
 		if e := recover(); e != nil {
 			err = fmt.Errorf("scrub: fault of the engine: %T", e)
@@ -90,6 +95,14 @@ func (s *Scrubber) run(ctx context.Context, examine func(x *examination) error) 
 	}()
 	if next := s.next.Load(); next != nil {
 		s = next
+	}
+	if size >= large {
+		select {
+		case s.large <- struct{}{}:
+			defer func() { <-s.large }()
+		case <-ctx.Done():
+			return fmt.Errorf("scrub: %w", ctx.Err())
+		}
 	}
 	x := s.begin(ctx)
 	if err = x.limit.Check(); err == nil {
