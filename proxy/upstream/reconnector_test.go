@@ -249,11 +249,11 @@ func TestRetiredServerHasNoViews(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if len(open.views) != 1 || len(up.viewers) != 2 {
-			t.Fatalf("a session has %d views, the server %d viewers", len(open.views), len(up.viewers))
+		if len(open.views) != 1 || len(up.usedBy) != 3 { // one has the connection that both share
+			t.Fatalf("a session has %d views, %d use the server", len(open.views), len(up.usedBy))
 		}
 		ended.Close()
-		if len(up.viewers) != 1 {
+		if len(up.usedBy) != 2 {
 			t.Error("the server knows a session that ended")
 		}
 		seen := up.View(Scope{Own: open})
@@ -286,8 +286,8 @@ func TestForgottenGroups(t *testing.T) {
 			t.Fatalf("the connection of %s is lost, and not forgotten", g.Principal)
 		}
 	}
-	if s.ending.Wait(); len(s.shared) > 0 || len(up.held) > 0 {
-		t.Errorf("%d groups and %d connections are kept", len(s.shared), len(up.held))
+	if s.ending.Wait(); len(s.shared) > 0 || len(up.usedBy) > 0 {
+		t.Errorf("%d groups and %d connections are kept", len(s.shared), len(up.usedBy))
 	}
 }
 

@@ -102,7 +102,7 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Name: trace.UpstreamName(key), Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
+		s := &Server{Key: key, Name: trace.UpstreamName(key), Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), usedBy: map[*Connections]struct{}{}}
 		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(s)
@@ -183,14 +183,12 @@ type Server struct {
 	again  bool          // it replaces a server with the same key
 	users  atomic.Int64  // requests that may call it; see Enter
 
-	mu   sync.Mutex
-	gone error                     // why Retire ended it
-	held map[*reconnector]struct{} // its connections
-	// viewers have a view of a connection of others.
-	viewers map[*Connections]struct{}
-	info    conn.Info            // of the latest connection, or from the cache
-	fault   error                // of the last attempt to connect; nil if it succeeded
-	warned  map[string]time.Time // when the log got the causes of the last faults; empty if an attempt has succeeded since
+	mu     sync.Mutex
+	gone   error                     // why Retire ended it
+	usedBy map[*Connections]struct{} // which have a connection to it, or a view of one
+	info   conn.Info                 // of the latest connection, or from the cache
+	fault  error                     // of the last attempt to connect; nil if it succeeded
+	warned map[string]time.Time      // when the log got the causes of the last faults; empty if an attempt has succeeded since
 }
 
 // Group are hosts that share connections and lists: those of a principal that can do the same for
@@ -313,16 +311,11 @@ func (s *Server) Retire(ctx context.Context, because error) {
 	}
 	s.mu.Lock()
 	s.gone = because
-	held, viewers := s.held, slices.Collect(maps.Keys(s.viewers))
-	s.held, s.viewers = nil, nil
+	usedBy := maps.Clone(s.usedBy)
 	s.mu.Unlock()
-	for _, cs := range viewers {
-		cs.endView(s)
-	}
 	var closing sync.WaitGroup
-	for r := range held {
-		r.of.forget(r)
-		closing.Go(r.close)
+	for cs := range usedBy {
+		closing.Go(func() { cs.closeTo(s) })
 	}
 	closing.Wait()
 }
@@ -539,14 +532,23 @@ func (cs *Connections) reconnector(server *Server) *reconnector {
 	defer cs.mu.Unlock()
 	r := cs.servers[server]
 	if r == nil {
-		server.mu.Lock()
-		defer server.mu.Unlock()
-		r = &reconnector{server: server, of: cs, closed: cs.closed || server.gone != nil}
+		r = &reconnector{server: server, of: cs, closed: !cs.enter(server)}
 		if !r.closed {
-			cs.servers[server], server.held[r] = r, struct{}{}
+			cs.servers[server] = r
 		}
 	}
 	return r
+}
+
+// enter notes that cs uses a server. It returns false if cs or the server has ended. The caller holds mu.
+func (cs *Connections) enter(server *Server) bool {
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if cs.closed || server.gone != nil {
+		return false
+	}
+	server.usedBy[cs] = struct{}{}
+	return true
 }
 
 // open reports whether a connection to a server outside foldgate is open, or about to be.
@@ -564,32 +566,33 @@ func (cs *Connections) open() bool {
 	return false
 }
 
-// forget takes out a connection that its server closes.
-func (cs *Connections) forget(r *reconnector) {
+// closeTo ends the connection to a server that the configuration no longer has, and the view of one.
+func (cs *Connections) closeTo(server *Server) {
 	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	delete(cs.servers, r.server)
+	r, v := cs.servers[server], cs.views[server]
+	delete(cs.servers, server)
+	delete(cs.views, server)
+	cs.mu.Unlock()
+	server.mu.Lock()
+	delete(server.usedBy, cs)
+	server.mu.Unlock()
+	if v != nil {
+		_ = v.Close()
+	}
+	if r != nil {
+		r.close()
+	}
 }
 
 // Close ends the connections and waits for their goroutines.
 func (cs *Connections) Close() {
 	cs.mu.Lock()
 	cs.closed = true
-	servers := cs.servers
-	cs.servers = nil
-	for server, v := range cs.views {
-		_ = v.Close()
-		server.mu.Lock()
-		delete(server.viewers, cs)
-		server.mu.Unlock()
-	}
+	used := slices.AppendSeq(slices.Collect(maps.Keys(cs.servers)), maps.Keys(cs.views))
 	cs.mu.Unlock()
 	var closing sync.WaitGroup
-	for server, r := range servers {
-		server.mu.Lock()
-		delete(server.held, r)
-		server.mu.Unlock()
-		closing.Go(r.close)
+	for _, server := range used {
+		closing.Go(func() { cs.closeTo(server) })
 	}
 	closing.Wait()
 }

@@ -26,27 +26,15 @@ func (cs *Connections) view(r *reconnector) conn.Conn {
 	if v == nil {
 		v = &view{shared: r, done: make(chan struct{})}
 		v.seen, _ = r.server.set.options.Bridge(r.server.Key, conn.Host{View: true, Initialize: cs.initialize}, v, handler{cs.owner, r.server, &v.seen})
-		r.server.mu.Lock()
-		if cs.closed || r.server.gone != nil {
-			_ = v.Close()
+		if cs.enter(r.server) {
+			cs.views[r.server] = v
 		} else {
-			cs.views[r.server], r.server.viewers[cs] = v, struct{}{}
+			_ = v.Close()
 		}
-		r.server.mu.Unlock()
 	}
 	cs.mu.Unlock()
 	v.ready.Do(func() { cs.owner.Opened(r.server, v.seen, r.server.again) })
 	return v.seen
-}
-
-// endView forgets the view of a server that the configuration no longer has.
-func (cs *Connections) endView(s *Server) {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if v := cs.views[s]; v != nil {
-		_ = v.Close()
-		delete(cs.views, s)
-	}
 }
 
 // Call implements [conn.Conn]. A connection that was closed as idle did nothing for the call.
