@@ -16,7 +16,7 @@ import (
 )
 
 // Notify implements [tools.Requester].
-func (r *request) Notify(m wire.Message) { r.s.received(source{r: r}, m) }
+func (r *request) Notify(m wire.Message) { r.s.received(source{r: r, cause: causeOf(r.call)}, m) }
 
 // Lifetime implements [tools.Requester]: a batch goes on with its session, unless the session is the
 // request's alone.

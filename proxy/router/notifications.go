@@ -152,7 +152,8 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 // Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no
 // request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
-	s.received(source{srv.Key, c, s.anyInFlight(srv.Key), true}, m)
+	r, cause := s.inferCause(srv.Key)
+	s.received(source{srv.Key, c, r, cause, true}, m)
 }
 
 // Undelivered implements [upstream.Owner].
@@ -194,18 +195,17 @@ func (s *Session) received(from source, m wire.Message) {
 	case m.Method == wire.MethodCancelled:
 		s.withdrawServerRequest(from, m.Params)
 	default:
-		cause := s.causeOf(from)
 		if from.inferred && m.Method == wire.MethodResourceUpdated && s.subscribed.has(from.server, m.Params) {
-			from.r, cause = nil, causingCall{} // it is due to the subscription, not to a call
+			from.r, from.cause = nil, cause{} // it is due to the subscription, not to a call
 		}
 		if token, ok := rawjson.Get(m.Params, "progressToken"); ok && from.inferred && m.Method == wire.MethodProgress {
-			from.r, cause = nil, s.recentlyEnded(from.server, wire.TokenKey(token)) // no open call has the token
+			from.r, from.cause = nil, s.recentlyEnded(from.server, wire.TokenKey(token)) // no open call has the token
 		}
 		if !s.inOrder(from.server, len(m.Params), func() {
 			if !from.inferred && m.Method == wire.MethodProgress && from.r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end
 			}
-			s.relay(from.r, cause, from.server, m)
+			s.relay(from, m)
 		}) {
 			s.undelivered(from.server, conn.Undelivered{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
 		}
@@ -213,36 +213,35 @@ func (s *Session) received(from source, m wire.Message) {
 }
 
 // relay hands a notification of a server, or of foldgate's own tools, to the host.
-func (s *Session) relay(r *request, cause causingCall, server string, m wire.Message) {
+func (s *Session) relay(from source, m wire.Message) {
 	if s.lifetime.Err() != nil {
 		return
 	}
-	n := interceptor.Notification{From: trace.UpstreamName(server), ForTool: cause.tool}
-	if server == "" {
+	n := interceptor.Notification{From: trace.UpstreamName(from.server), Server: from.server, ForTool: from.tool}
+	if from.server == "" {
 		n.From = "foldgate"
 	}
-	if cause.call != nil {
-		n.Correlates, n.Context = []string{cause.call.Outcome.Record}, cause.call.Attribution.Context
-	} else if cause.branch != nil {
-		n.Context = cause.branch.Context
+	if from.call != nil {
+		n.Correlates, n.Context = []string{from.call.Outcome.Record}, from.call.Attribution.Context
+	} else if from.branch != nil {
+		n.Context = from.branch.Context
 	}
 	var of task
 	switch {
 	case strings.HasPrefix(m.Method, wire.TaskNews):
 		id, _ := rawjson.GetString(m.Params, "taskId")
 		of = s.tasks.task(id)
-	case m.Method == wire.MethodProgress && r == nil: // the token of a task lasts as long as the task
+	case m.Method == wire.MethodProgress && from.r == nil: // the token of a task lasts as long as the task
 		token, _ := rawjson.Get(m.Params, "progressToken")
-		of = s.tasks.ofToken(server, wire.TokenKey(token))
+		of = s.tasks.ofToken(from.server, wire.TokenKey(token))
 	}
-	n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, branchID(cause.branch))
-	s.deliver(r, n, server, m)
+	n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, branchID(from.branch))
+	s.deliver(from.r, n, m)
 }
 
-// deliver hands a notification to the host, on the stream of r if there is one. The policy is the one
-// of server.
-func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
-	n.To, n.Session, n.Principal, n.Team, n.Method, n.Server = s.traceName(), s.ID, s.Principal, s.identity().Team, m.Method, server
+// deliver hands a notification to the host, on the stream of r if there is one. n says where it comes from, and why.
+func (s *Session) deliver(r *request, n interceptor.Notification, m wire.Message) {
+	n.To, n.Session, n.Principal, n.Team, n.Method = s.traceName(), s.ID, s.Principal, s.identity().Team, m.Method
 	if s.scope.Own == nil {
 		n.Revision = wire.VersionModern
 	}
@@ -313,6 +312,6 @@ func (s *Session) announce(method string) {
 		s.mu.Lock()
 		delete(s.changes, method)
 		s.mu.Unlock()
-		s.deliver(nil, interceptor.Notification{From: "foldgate"}, "", wire.Message{Method: method})
+		s.deliver(nil, interceptor.Notification{From: "foldgate"}, wire.Message{Method: method})
 	})
 }

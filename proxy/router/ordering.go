@@ -171,7 +171,9 @@ func (s *Session) inOrder(server string, size int, f func()) bool {
 
 // Message implements [conn.Receiver]: it takes messages that the server sends while it handles
 // the request.
-func (r *request) Message(m wire.Message) { r.s.received(source{r.server, r.conn, r, false}, m) }
+func (r *request) Message(m wire.Message) {
+	r.s.received(source{r.server, r.conn, r, causeOf(r.call), false}, m)
+}
 
 // ResponseArrived implements [conn.Receiver]: the response takes its place in the order.
 func (r *request) ResponseArrived(wire.Message) {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -16,6 +18,116 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
+// source is where a message of a server comes from.
+type source struct {
+	server string // its key; "" for foldgate's own tools
+	conn   conn.Conn
+	r      *request // on whose stream the host gets the message; nil for none
+	cause
+	// inferred means that the server did not say for which request it sent the message: r is any of those in
+	// flight at the server. On stdio this holds for every request of a server.
+	inferred bool
+}
+
+// cause is the call for which a server sent something, as far as it is known.
+type cause struct {
+	call      *interceptor.Call // nil if unknown
+	tool      string            // the tool, if all calls that it may be agree on it; "" if unknown
+	branch    *folding.Branch   // the same for the branch
+	ambiguous bool              // calls of several branches may be meant
+}
+
+func causeOf(c *interceptor.Call) cause {
+	return cause{call: c, tool: c.Tool(), branch: c.Attribution.Branch}
+}
+
+// inferCause returns the cause of a message that names no request, and a request at the server, nil if there is none.
+// If several are at it, the call is not known, and the tool and the branch only if all of them have the same. Without
+// a request at the server, they are those of the last one.
+func (s *Session) inferCause(server string) (r *request, found cause) {
+	s.mu.Lock()
+	for other := range s.inFlight {
+		switch {
+		case other.server != server:
+		case r == nil:
+			r, found = other, causeOf(other.call)
+		default:
+			found.call = nil
+			if other.call.Tool() != r.call.Tool() {
+				found.tool = ""
+			}
+			if branchID(other.call.Attribution.Branch) != branchID(r.call.Attribution.Branch) {
+				found.branch, found.ambiguous = nil, true
+			}
+		}
+	}
+	s.mu.Unlock()
+	if r == nil {
+		found = s.recentlyEnded(server, "")
+	}
+	return r, found
+}
+
+// endedCall is a call that has ended. It may be the cause of a message for lateTime.
+type endedCall struct {
+	cause
+	server string
+	token  string // the wire.TokenKey of its progress token, "" for none
+	ended  time.Time
+}
+
+const (
+	lateTime      = 5 * time.Second
+	maxEndedCalls = 64 // calls of a session
+)
+
+// recentlyEnded returns the last call at a server that has ended a moment ago: the one with a progress token,
+// any for "".
+func (s *Session) recentlyEnded(server, token string) cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, last := range slices.Backward(s.endedCalls) {
+		if last.server == server && (token == "" || last.token == token) && time.Since(last.ended) < lateTime {
+			return last.cause
+		}
+	}
+	return cause{}
+}
+
+// callEnded forgets a request that was sent to a server, and remembers it for messages that come late. Once no other
+// is at the server, it ends the requests of the server that name no call.
+func (s *Session) callEnded(r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.server == "" {
+		return
+	}
+	delete(s.inFlight, r)
+	if len(s.endedCalls) == maxEndedCalls {
+		s.endedCalls = slices.Delete(s.endedCalls, 0, 1)
+	}
+	token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
+	s.endedCalls = append(s.endedCalls, endedCall{cause{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
+	for other := range s.inFlight {
+		if other.server == r.server {
+			return
+		}
+	}
+	for _, req := range s.serverRequests {
+		if req.inferred && req.server == r.server {
+			req.cancel(errors.New("the call that asked is over"))
+		}
+	}
+}
+
+// branchID returns the id of a branch, "" for main.
+func branchID(b *folding.Branch) string {
+	if b == nil {
+		return ""
+	}
+	return b.ID
+}
+
 // serverRequest is a request of a server that a host is to answer: sampling, elicitation, roots, or
 // one that foldgate does not know.
 type serverRequest struct {
@@ -23,7 +135,6 @@ type serverRequest struct {
 	session  *Session
 	id       string            // under which the host knows it
 	msg      wire.Message      // as the server sent it
-	cause    causingCall       // the call for which the server asks
 	response chan wire.Message // capacity 1
 	ticket   ticket            // its place on the way to the host
 	lifetime context.Context   // ends with the request it was asked for, or when it is withdrawn
@@ -77,7 +188,7 @@ func (s *Session) forwardServerRequest(from source, m wire.Message) {
 }
 
 func (s *Session) newServerRequest(from source, m wire.Message) *serverRequest {
-	req := &serverRequest{source: from, session: s, id: strconv.FormatInt(s.lastServerRequest.Add(1), 10), msg: m, cause: s.causeOf(from), response: make(chan wire.Message, 1)}
+	req := &serverRequest{source: from, session: s, id: strconv.FormatInt(s.lastServerRequest.Add(1), 10), msg: m, response: make(chan wire.Message, 1)}
 	if s.Ordered() {
 		req.ticket = s.order(from.server).ticket(&s.rt.wg)
 	}
@@ -106,14 +217,14 @@ func (req *serverRequest) askHost() (*interceptor.Result, error) {
 	s, m := req.session, req.msg
 	c := &interceptor.Call{
 		Origin:      interceptor.Origin{Direction: interceptor.ToHost, Identity: s.identity(), Session: s.ID, From: trace.UpstreamName(req.server), ID: m.ID},
-		Target:      interceptor.Target{Server: req.server, ForTool: req.cause.tool, To: s.traceName(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
-		Attribution: interceptor.Attribution{Branch: req.cause.branch, Ambiguous: req.cause.ambiguous},
+		Target:      interceptor.Target{Server: req.server, ForTool: req.tool, To: s.traceName(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
+		Attribution: interceptor.Attribution{Branch: req.branch, Ambiguous: req.ambiguous},
 	}
 	if req.r != nil {
 		c.Origin.Revision = req.r.call.Origin.Revision
 	}
-	if req.cause.call != nil {
-		c.Origin.Correlates, c.Origin.Traceparent = []string{req.cause.call.Outcome.Record}, req.cause.call.Outgoing()
+	if req.call != nil {
+		c.Origin.Correlates, c.Origin.Traceparent = []string{req.call.Outcome.Record}, req.call.Outgoing()
 	}
 	return s.rt.Chain(req.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		req.ticket.wait(ctx)
@@ -135,24 +246,9 @@ func (req *serverRequest) askHost() (*interceptor.Result, error) {
 		}
 		err := cmp.Or(context.Cause(req.lifetime), context.Cause(ctx))
 		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}, Context: c.Attribution.Context}
-		s.deliver(req.r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(req.id), err.Error())})
+		s.deliver(req.r, n, wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(req.id), err.Error())})
 		return nil, err
 	})
-}
-
-// cancelOrphaned ends the requests of a server that name no call, once no call is in flight there. The
-// caller holds s.mu.
-func (s *Session) cancelOrphaned(server string) {
-	for r := range s.inFlight {
-		if r.server == server {
-			return
-		}
-	}
-	for _, req := range s.serverRequests {
-		if req.inferred && req.server == server {
-			req.cancel(errors.New("the call that asked is over"))
-		}
-	}
 }
 
 const maxReason = 200 // characters of a reason that the host is told

@@ -11,7 +11,6 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
@@ -191,117 +190,6 @@ func (s *Session) send(r *request, m wire.Message) error {
 		return errSessionClosed
 	}
 	return s.Push(msg)
-}
-
-// source is where a message of a server comes from.
-type source struct {
-	server string // its key
-	conn   conn.Conn
-	r      *request // on whose stream the host gets the message; nil for none
-	// inferred means that the server did not say for which request it sent the message: r is any of those in
-	// flight at the server. On stdio this holds for every request of a server.
-	inferred bool
-}
-
-// causingCall is the call for which a server sent something, as far as it is known.
-type causingCall struct {
-	call      *interceptor.Call // nil if unknown
-	tool      string            // the tool, if all calls that it may be agree on it; "" if unknown
-	branch    *folding.Branch   // the same for the branch
-	ambiguous bool              // calls of several branches may be meant
-}
-
-// endedCall is a call that has ended. It may be the cause of a message for lateTime.
-type endedCall struct {
-	causingCall
-	server string
-	token  string // the wire.TokenKey of its progress token, "" for none
-	ended  time.Time
-}
-
-const (
-	lateTime      = 5 * time.Second
-	maxEndedCalls = 64 // calls of a session
-)
-
-// causeOf returns the call that caused a message. If the request is inferred and others are at the same server,
-// the call is not known, and the tool and the branch only if all of them have the same. Without a request at the
-// server, they are those of the last one.
-func (s *Session) causeOf(from source) causingCall {
-	r := from.r
-	if r == nil {
-		return s.recentlyEnded(from.server, "")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	found := causingCall{call: r.call, tool: r.call.Tool(), branch: r.call.Attribution.Branch}
-	if !from.inferred {
-		return found
-	}
-	for other := range s.inFlight {
-		if other == r || other.server != r.server {
-			continue
-		}
-		found.call = nil
-		if other.call.Tool() != r.call.Tool() {
-			found.tool = ""
-		}
-		if branchID(other.call.Attribution.Branch) != branchID(r.call.Attribution.Branch) {
-			found.branch, found.ambiguous = nil, true
-		}
-	}
-	return found
-}
-
-// callEnded forgets a request that was sent to a server, and remembers it for messages that come late. It ends
-// the server's requests that nothing else can have caused.
-func (s *Session) callEnded(r *request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.server == "" {
-		return
-	}
-	delete(s.inFlight, r)
-	if len(s.endedCalls) == maxEndedCalls {
-		s.endedCalls = slices.Delete(s.endedCalls, 0, 1)
-	}
-	token, _ := rawjson.Get(r.Meta.Raw, "progressToken")
-	s.endedCalls = append(s.endedCalls, endedCall{causingCall{tool: r.call.Tool(), branch: r.call.Attribution.Branch}, r.server, wire.TokenKey(token), time.Now()})
-	s.cancelOrphaned(r.server)
-}
-
-// recentlyEnded returns the last call at a server that has ended a moment ago: the one with a progress token,
-// any for "".
-func (s *Session) recentlyEnded(server, token string) causingCall {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, last := range slices.Backward(s.endedCalls) {
-		if last.server == server && (token == "" || last.token == token) && time.Since(last.ended) < lateTime {
-			return last.causingCall
-		}
-	}
-	return causingCall{}
-}
-
-// branchID returns the id of a branch, "" for main.
-func branchID(b *folding.Branch) string {
-	if b == nil {
-		return ""
-	}
-	return b.ID
-}
-
-// anyInFlight returns a request that is at a server, or nil. Messages that name no request travel on
-// its stream.
-func (s *Session) anyInFlight(server string) *request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for r := range s.inFlight {
-		if r.server == server {
-			return r
-		}
-	}
-	return nil
 }
 
 // Reloaded scrubs the lists by the rules in force, and announces those that changed between before and

@@ -110,7 +110,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	if r.s.Transport == "stdio" && !errors.Is(err, errCancelledByHost) {
 		// On a stream of its own the end of the stream says it.
 		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}}
-		r.s.deliver(r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())})
+		r.s.deliver(r, n, wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())})
 	}
 	return nil, err
 }
@@ -137,7 +137,7 @@ func (l *listen) send(server string, m wire.Message) {
 		m.Params = json.RawMessage(`{}`)
 	}
 	m.Params = rawjson.Set(m.Params, l.r.Msg.ID, "_meta", wire.MetaSubscriptionID)
-	l.r.s.deliver(l.r, interceptor.Notification{From: "foldgate", Correlates: []string{l.call.Outcome.Record}}, server, m)
+	l.r.s.deliver(l.r, interceptor.Notification{From: "foldgate", Server: server, Correlates: []string{l.call.Outcome.Record}}, m)
 }
 
 // tellListens tells the listens of a group that asked for it that a list changed.
