@@ -25,16 +25,13 @@ const (
 	decidedSearch
 )
 
-// choice returns what tools.mode: auto decided for the session, or for its group, if it is a request's
-// alone.
+// choice returns what tools.mode decided for the session.
 func (s *Session) choice() int32 {
 	switch mode := s.rt.Settings().Config.Tools.Mode; {
 	case mode == config.ModeSearch:
 		return decidedSearch
 	case mode == config.ModeList || slices.Contains(searchers, s.clientName()):
 		return decidedList
-	case s.SingleRequest:
-		return s.group.chosen.Load()
 	}
 	return s.chosen.Load()
 }
@@ -47,17 +44,15 @@ func (s *Session) searches(seen *catalog.Catalog, late bool) bool {
 	if chosen := s.choice(); chosen != undecided {
 		return chosen == decidedSearch
 	}
-	chosen, at := decidedList, &s.chosen
+	chosen := decidedList
 	if late || seen.Listed(false).Tokens(s.rt.Tokens.Counter.CountBytes) > s.rt.Settings().Config.Tools.AutoTokens {
 		chosen = decidedSearch
 	}
-	if s.SingleRequest {
-		if at = &s.group.chosen; late {
-			return true
-		}
+	if late && s.SingleRequest {
+		return true
 	}
-	at.CompareAndSwap(undecided, chosen)
-	return at.Load() == decidedSearch
+	s.chosen.CompareAndSwap(undecided, chosen)
+	return s.chosen.Load() == decidedSearch
 }
 
 // ignores reports whether the host is not told of a change: the list of a host that searches stays as it is.

@@ -218,7 +218,7 @@ type groupLists struct {
 	caches sync.Map // the *listCache of each *upstream.Server
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
 	tasks  tasks
-	chosen atomic.Int32 // by tools.mode: auto, for requests that stand alone
+	chosen atomic.Int32 // by tools.mode: auto, for single requests
 
 	sessions int       // that use the lists; guarded by Router.mu
 	used     time.Time // when the last one closed; likewise

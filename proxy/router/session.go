@@ -46,7 +46,7 @@ type Session struct {
 	// newest is who sent the latest request, if an issuer's token says it: a token that follows
 	// another may have other roles and scopes.
 	newest atomic.Pointer[interceptor.Identity]
-	chosen atomic.Int32 // by tools.mode: auto
+	chosen *atomic.Int32 // by tools.mode: auto; of the group for a single request
 
 	mu             sync.Mutex
 	revision       string                    // negotiated by initialize; "" before it
@@ -76,8 +76,9 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.newest.Store(&p.Identity)
 	rt.mu.Lock()
 	s.group = rt.groupFor(s.scope.Group)
+	s.chosen = &s.group.chosen
 	if !p.SingleRequest {
-		rt.sessions[s] = struct{}{}
+		rt.sessions[s], s.chosen = struct{}{}, new(atomic.Int32)
 	}
 	rt.mu.Unlock()
 	s.tasks = &s.group.tasks
