@@ -41,9 +41,8 @@ type response struct {
 	tokenValid func() bool             // of a stream that lasts; see sseWriter
 	stop       <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
 
-	mu    sync.Mutex    // guards what follows; it may be taken while stream.mu is held
+	once  sync.Once     // done when an event stream begins early, or when the calls are over
 	early chan struct{} // closed when the event stream that began before the end of the calls is written; nil without one
-	over  bool          // the calls are over, so no stream begins early
 }
 
 // serve runs the calls of a POST on this goroutine, and then writes the response. If a message
@@ -52,12 +51,10 @@ type response struct {
 // clients.
 func (p *response) serve(wait time.Duration, run func()) {
 	start := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.early == nil && !p.over {
+		p.once.Do(func() {
 			p.early = make(chan struct{})
 			go func() { defer close(p.early); p.write() }()
-		}
+		})
 	}
 	p.stream.onEvent(p.conn, start)
 	if wait > 0 {
@@ -66,15 +63,12 @@ func (p *response) serve(wait time.Duration, run func()) {
 		start()
 	}
 	run()
-	p.mu.Lock()
-	p.over = true
-	early := p.early
-	p.mu.Unlock()
-	if early == nil {
+	p.once.Do(func() {}) // from here on no stream begins early
+	if p.early == nil {
 		p.write()
-		return
+	} else {
+		<-p.early
 	}
-	<-early
 }
 
 // write answers with what the stream has now.
