@@ -79,25 +79,30 @@ func (x *exchange) postBatch(body []byte) {
 		x.refuse(http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version)))
 		return
 	}
-	b, fault := x.readBatch(body)
+	messages, faults, fault := x.readBatch(body)
 	if fault != nil {
 		x.refuse(http.StatusBadRequest, nil, fault)
 		return
 	}
-	replies := b.requests + len(b.faults)
+	replies := len(faults)
+	for _, m := range messages {
+		if m.IsRequest() {
+			replies++
+		}
+	}
 	if replies == 0 {
-		for _, m := range b.messages {
+		for _, m := range messages {
 			accept(l.session, m, x.srv.log)
 		}
 		x.accepted()
 		return
 	}
 	p := l.response(x, nil, replies)
-	for _, m := range b.faults {
+	for _, m := range faults {
 		l.finish(p.stream, Reply{Message: m})
 	}
 	var serve []func()
-	for _, m := range b.messages {
+	for _, m := range messages {
 		switch {
 		case !m.IsRequest():
 			accept(l.session, m, x.srv.log)
@@ -116,24 +121,17 @@ func (x *exchange) postBatch(body []byte) {
 	})
 }
 
-// batch has the messages of an array.
-type batch struct {
-	messages []wire.Message // without the invalid ones
-	requests int            // how many of them are requests
-	faults   []wire.Message // the replies to the invalid ones
-}
-
-// readBatch takes an array of messages apart. The error is for the whole array. The router is told of each
-// invalid message.
-func (x *exchange) readBatch(body []byte) (b batch, err *wire.Error) {
+// readBatch returns the messages of an array, and the replies to the invalid ones, of which the router is told. The
+// error is for the whole array.
+func (x *exchange) readBatch(body []byte) (messages, faults []wire.Message, err *wire.Error) {
 	fault := func(e *wire.Error, id json.RawMessage) {
 		x.refused(http.StatusBadRequest, e)
-		b.faults = append(b.faults, e.Reply(id))
+		faults = append(faults, e.Reply(id))
 	}
 	n := 0
 	for v := range rawjson.Elements(body) {
 		if n++; n > batchMax {
-			return b, invalid(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))
+			return nil, nil, invalid(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))
 		}
 		m, err := wire.ParseMessage(v)
 		switch {
@@ -142,15 +140,13 @@ func (x *exchange) readBatch(body []byte) (b batch, err *wire.Error) {
 		case m.Method == wire.MethodInitialize:
 			fault(invalid(wire.CodeInvalidRequest, "initialize must not be in a batch"), m.ID)
 		default:
-			if b.messages = append(b.messages, m); m.IsRequest() {
-				b.requests++
-			}
+			messages = append(messages, m)
 		}
 	}
 	if n == 0 {
-		return b, invalid(wire.CodeInvalidRequest, "empty batch")
+		return nil, nil, invalid(wire.CodeInvalidRequest, "empty batch")
 	}
-	return b, nil
+	return messages, faults, nil
 }
 
 // get opens the session's own stream, or resumes the stream that Last-Event-ID names.
