@@ -108,62 +108,34 @@ type posting struct {
 	weight float64
 }
 
-// Found is what a search finds, the best first. Equally good tools are in the order of the list.
-type Found struct {
-	Best   []string // as many as were asked for
-	More   []string // a few more, to be told with a line of what they do
-	Others []string // further ones, to be named only. For a vague query, also tools that do not fit
-	Fit    int      // how many have a word of the query, or a related one
-}
+// vagueBelow is the part of a query that the best tool accounts for, below which the query is vague.
+const vagueBelow = 0.5
 
-// Limits of what a search finds beside the best.
-const (
-	maxMore   = 10
-	maxOthers = 30
-	maxVague  = 100 // replaces maxOthers for a vague query
-	vague     = 0.5 // a query is vague if the best tool accounts for a smaller part of it
-)
-
-// Search finds tools of servers by words, or all tools of a server if query is empty. With a server it
-// finds no tools of others.
-func (c *Catalog) Search(query, server string, limit int) Found {
-	names, others := c.Order, maxOthers
+// Search returns the names of the tools of servers that have a word of a query, or a related one, the best first, or
+// all if the query is empty. Equally good tools are in the order of the list. With a server it finds no tools of others.
+// For a vague query, the tools that do not fit follow those that do, which are fit.
+func (c *Catalog) Search(query, server string) (names []string, fit int, vague bool) {
+	found := c.Order
 	if query != "" {
 		c.indexed.Do(func() { c.index = newIndex(c) })
 		var known float64
-		if names, known = c.index.find(query); known < vague {
-			others = maxVague
-		}
+		found, known = c.index.find(query)
+		vague = known < vagueBelow
 	}
 	listed := map[string]bool{}
-	var all []string
-	add := func(names []string) {
-		for _, shown := range names {
+	add := func(found []string) {
+		for _, shown := range found {
 			if e := c.entries[shown]; !listed[shown] && e.Server != "" && (server == "" || e.Server == server) {
-				all, listed[shown] = append(all, shown), true
+				names, listed[shown] = append(names, shown), true
 			}
 		}
 	}
-	add(names)
-	f := Found{Fit: len(all)}
-	if others == maxVague {
+	add(found)
+	fit = len(names)
+	if vague {
 		add(c.Order)
 	}
-	cut := func(n int) (part []string) {
-		part, all = all[:min(n, len(all))], all[min(n, len(all)):]
-		return part
-	}
-	f.Best = cut(min(limit, f.Fit))
-	f.More = cut(min(maxMore, f.Fit-len(f.Best)))
-	f.Others = cut(others)
-	return f
-}
-
-// Find returns the names of all tools of servers that fit a query, the best first.
-func (c *Catalog) Find(query string) []string {
-	c.indexed.Do(func() { c.index = newIndex(c) })
-	names, _ := c.index.find(query)
-	return names
+	return names, fit, vague
 }
 
 func newIndex(c *Catalog) *index {

@@ -78,8 +78,11 @@ func (r *request) unwrap() error {
 
 // Limits of an answer of find_tools.
 const (
-	moreText    = 80 // characters of what a tool does that is told without its definition
-	suggestions = 3  // for an unknown name
+	maxMore     = 10  // tools that are told without their definitions
+	moreText    = 80  // characters of what such a tool does
+	maxOthers   = 30  // further tools, of which only the names are told
+	maxVague    = 100 // replaces maxOthers for a vague query
+	suggestions = 3   // for an unknown name
 )
 
 // FindTools implements [tools.Requester]: it finds tools by words, or all of a server, among those that the
@@ -102,27 +105,33 @@ func (r *request) FindTools(ctx context.Context, query, server string, limit int
 	if server != "" && owners[server] == 0 {
 		return nil, "", interceptor.FoldingRefusal(folding.Errorf(folding.ErrInvalidInput, "server: there is no %s with tools; there are %s", rt.echo(server), strings.Join(servers, ", ")))
 	}
-	found := seen.Search(query, server, limit)
-	for _, shown := range found.Best {
+	found, fit, vague := seen.Search(query, server)
+	best := min(limit, fit)
+	told := min(best+maxMore, fit)
+	for _, shown := range found[:best] {
 		e, _ := seen.Lookup(shown)
 		definitions = append(definitions, e.Readable())
 	}
 	more := ""
-	for _, shown := range found.More {
+	for _, shown := range found[best:told] {
 		e, _ := seen.Lookup(shown)
 		description, _ := rawjson.GetString(e.Raw, "description")
 		more += "\n" + shown + ": " + folding.Shorten(catalog.Lead(description), moreText)
 	}
-	if len(found.Others) > 0 {
-		more += "\n" + strings.Join(found.Others, " ")
+	others, most := found[told:], maxOthers
+	if vague {
+		most = maxVague
+	}
+	if len(others) > 0 {
+		more += "\n" + strings.Join(others[:min(most, len(others))], " ")
 	}
 	switch {
-	case found.Fit == 0:
+	case fit == 0:
 		note = "[no tool has these words; try others, or server alone]"
 	case more == "":
-		note = fmt.Sprintf("[tools that fit: %d]", found.Fit)
+		note = fmt.Sprintf("[tools that fit: %d]", fit)
 	default:
-		note = fmt.Sprintf("[tools that fit: %d. Others, without their schemas:]", found.Fit)
+		note = fmt.Sprintf("[tools that fit: %d. Others, without their schemas:]", fit)
 	}
 	note += more + "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
 	late := ""
@@ -146,7 +155,8 @@ func (s *Session) similar(id interceptor.Identity, name string) string {
 	}
 	seen := merged.For(id)
 	name = rt.echo(name) // it may be long
-	names := seen.Find(name)
+	names, fit, _ := seen.Search(name, "")
+	names = names[:fit]
 	if near := config.Closest(name, seen.Order); near != "" {
 		names = slices.Insert(slices.DeleteFunc(names, func(n string) bool { return n == near }), 0, near)
 	}
