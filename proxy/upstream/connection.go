@@ -22,10 +22,10 @@ import (
 // and hands on the requests and notifications of the server. It ends once, for a reason, and waits
 // for the goroutines that it started.
 type connection struct {
+	*calls    // also says whether the connection is idle; see [idler]
 	cfg       *Config
 	transport transport
 	queues    bool // the transport never blocks
-	calls     *calls
 	info      atomic.Pointer[conn.Info]
 	warnings  rateLimitedLog
 	skipped   keyBlock               // lines that are no messages
@@ -184,12 +184,6 @@ func (s *connection) lose(reason error) {
 	s.mu.Unlock()
 	s.calls.fail(s.fault())
 }
-
-// idle implements [idler].
-func (s *connection) idle() (since time.Time, ok bool) { return s.calls.idle() }
-
-// retire implements [idler].
-func (s *connection) retire() bool { return s.calls.retire() }
 
 // Done is closed when the connection is closed or lost.
 func (s *connection) Done() <-chan struct{} { return s.lifetime.Done() }
