@@ -43,7 +43,7 @@ type legacySession struct {
 	mu      sync.Mutex
 	nextID  uint64
 	open    map[uint64]*stream // POST streams with replies still to come
-	ended   []endedStream      // streams that can be resumed, oldest first
+	ended   []*stream          // streams that can be resumed, oldest first
 	busy    int                // requests and connections
 	used    time.Time          // the time busy fell to 0 or a message came
 	closed  bool
@@ -55,11 +55,6 @@ type legacySession struct {
 
 // tellDropped is the time in which a session logs at most once that it drops notifications.
 const tellDropped = 10 * time.Second
-
-type endedStream struct {
-	*stream
-	at time.Time
-}
 
 // openSession makes a session for an initialize. The caller must release it.
 func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities) (*legacySession, *wire.Error) {
@@ -264,7 +259,7 @@ func (l *legacySession) find(id uint64) *stream {
 	l.forget()
 	for _, s := range l.ended {
 		if s.id == id {
-			return s.stream
+			return s
 		}
 	}
 	return l.open[id]
@@ -281,7 +276,8 @@ func (l *legacySession) finish(s *stream, reply Reply) {
 	defer l.mu.Unlock()
 	delete(l.open, s.id)
 	if resumable {
-		l.ended = append(l.ended, endedStream{s, time.Now()})
+		s.ended = time.Now()
+		l.ended = append(l.ended, s)
 		l.forget()
 	}
 }
@@ -298,7 +294,7 @@ func (l *legacySession) forget() {
 	for n < len(l.ended) {
 		s := l.ended[n]
 		over := len(l.ended)-n > sessionKeepStreams || (total > sessionKeepBytes && len(l.ended)-n > 1)
-		if !over && s.at.After(old) {
+		if !over && s.ended.After(old) {
 			break
 		}
 		total -= s.size()

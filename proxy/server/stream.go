@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -28,9 +29,10 @@ var (
 // store for Last-Event-ID are the same list: events up to sent were written to a connection,
 // later ones wait for one.
 type stream struct {
-	id     uint64 // within the session; 0 is the GET stream
-	resume bool   // keep sent events, and outlive the connection
-	limit  int    // bytes that may wait
+	id     uint64    // within the session; 0 is the GET stream
+	resume bool      // keep sent events, and outlive the connection
+	limit  int       // bytes that may wait
+	ended  time.Time // the time of its last reply, if a host can resume it; guarded by legacySession.mu
 
 	mu      sync.Mutex
 	events  [][]byte // numbers base+1, base+2, …

@@ -165,7 +165,7 @@ func TestLegacyResume(t *testing.T) {
 		}
 		l.mu.Lock()
 		if ended = len(l.ended) > 0; ended {
-			l.ended[0].at = time.Now().Add(-eventTTL)
+			l.ended[0].ended = time.Now().Add(-eventTTL)
 		}
 		l.mu.Unlock()
 	}
