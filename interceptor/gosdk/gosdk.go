@@ -28,10 +28,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/tools"
 )
 
-// Parts are what foldgate does. The zero value is all of them.
-type Parts = engine.Parts
+// Features are what foldgate does. The zero value is all of them.
+type Features = engine.Features
 
-// The parts. Each works without the others.
+// The features. Each works without the others.
 const (
 	Scrub = engine.Scrub // removes secrets; alone it needs no state directory
 	Meter = engine.Meter // branches with budgets, and limits
@@ -43,13 +43,13 @@ const (
 // again under another name, which ends here, before main.
 func init() { extract.Child() }
 
-// Options configure a [Foldgate]. The zero value is all parts with the defaults of the gateway.
+// Options configure a [Foldgate]. The zero value is all features with the defaults of the gateway.
 type Options struct {
 	// Config has the keys of the gateway's configuration, such as from [config.Load]; nil means
 	// [config.Default]. What belongs to the gateway's own server, and its upstreams, is not used.
 	// Workflows and a policy are refused.
-	Config *config.Config
-	Parts  Parts
+	Config   *config.Config
+	Features Features
 	// Server names the server in records, limits and metrics; "" means "server".
 	Server string
 	// Identity returns the client of a request. If it is nil, the principal is the user of the
@@ -69,7 +69,7 @@ type Foldgate struct {
 	chain  interceptor.Chain
 	limits *interceptor.Limits // nil for none
 	rules  *catalog.Rules
-	tools  []mcp.Tool // foldgate's own that the parts in use need
+	tools  []mcp.Tool // foldgate's own that the features in use need
 	end    context.CancelFunc
 	alone  *session // of requests without a session
 	close  func() error
@@ -113,7 +113,7 @@ func New(o Options) (*Foldgate, error) {
 	var err error
 	f.engine, err = engine.Open(lifetime, engine.Options{
 		Start: cfg, Config: func() *config.Config { return &f.cfg }, Limits: func() *interceptor.Limits { return f.limits },
-		Folding: func() *interceptor.FoldPolicy { return &policy }, Parts: o.Parts, Log: o.Log, Traces: o.Traces, Meters: o.Meters,
+		Folding: func() *interceptor.FoldPolicy { return &policy }, Features: o.Features, Log: o.Log, Traces: o.Traces, Meters: o.Meters,
 	})
 	if err != nil {
 		end()
@@ -132,8 +132,8 @@ func New(o Options) (*Foldgate, error) {
 	return f, nil
 }
 
-// has reports whether any of these parts is in use.
-func (f *Foldgate) has(p Parts) bool { return f.opts.Parts.Has(p) }
+// has reports whether any of these features is in use.
+func (f *Foldgate) has(features Features) bool { return f.opts.Features.Has(features) }
 
 // Receiving returns the middleware for what the server receives. Middleware that is added to the
 // server later stands outside of it, and sees results folded and without secrets; what was added
@@ -148,7 +148,7 @@ func (f *Foldgate) Sending() mcp.Middleware {
 	return f.send
 }
 
-// AddTools adds foldgate's own tools to a server: those that the parts in use need. They replace tools
+// AddTools adds foldgate's own tools to a server: those that the features in use need. They replace tools
 // of the same names. With one that is added after them, before the first request, all requests fail.
 func (f *Foldgate) AddTools(s *mcp.Server) {
 	for _, t := range f.tools {

@@ -65,9 +65,9 @@ func inMemory(t testing.TB, s *mcp.Server) *rig {
 // A mount that would let something past foldgate is refused, and the error says what to add.
 func TestIncompleteMountsAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
-		parts Parts
-		mount func(s *mcp.Server, fg *Foldgate)
-		want  string // "" if it works
+		features Features
+		mount    func(s *mcp.Server, fg *Foldgate)
+		want     string // "" if it works
 	}{
 		"all": {0, func(s *mcp.Server, fg *Foldgate) { mount(s, fg) }, ""},
 		"all, tools first": {0, func(s *mcp.Server, fg *Foldgate) {
@@ -99,7 +99,7 @@ func TestIncompleteMountsAreRefused(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fg := embed(t, plan{}, func(o *Options) { o.Parts = tc.parts })
+			fg := embed(t, plan{}, func(o *Options) { o.Features = tc.features })
 			s := plan{}.server()
 			tc.mount(s, fg)
 			here, there := mcp.NewInMemoryTransports()
@@ -173,12 +173,12 @@ func TestOtherMiddleware(t *testing.T) {
 	}
 }
 
-// Each part works without the others.
-func TestPartsAlone(t *testing.T) {
+// Each feature works without the others.
+func TestFeaturesAlone(t *testing.T) {
 	secret := fixtures.Secret()
-	start := func(t *testing.T, parts Parts) (*rig, string, func()) {
+	start := func(t *testing.T, features Features) (*rig, string, func()) {
 		p := plan{Secret: secret, State: filepath.Join(t.TempDir(), "state"), Folded: 500}
-		fg := embed(t, p, func(o *Options) { o.Parts = parts })
+		fg := embed(t, p, func(o *Options) { o.Features = features })
 		r := inMemory(t, mount(p.server(), fg))
 		return r, p.State, func() { r.close(); _ = fg.Close() }
 	}

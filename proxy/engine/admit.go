@@ -20,11 +20,11 @@ const maxTaskNews = 1000
 func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *interceptor.Message) error {
 	ctx = context.WithoutCancel(ctx) // the host is told also how a session ends
 	m.Server = n.Server
-	if e.Boundary.ToHost(ctx, m); n.Server != "" && m.Verdict < interceptor.Blocked && e.Parts.Has(Meter) {
+	if e.Boundary.ToHost(ctx, m); n.Server != "" && m.Verdict < interceptor.Blocked && e.Features.Has(Meter) {
 		n.Tokens = e.Tokens.Sent(n.Method, m.Body, m.Extra)
 		e.charge(ctx, &n)
 	}
-	if e.Parts.Has(Trace) {
+	if e.Features.Has(Trace) {
 		if err := e.Recorder.Notification(n, m); err != nil {
 			e.Log.Error("notification withheld", "method", n.Method, "err", err)
 			return err

@@ -9,7 +9,7 @@ import (
 
 // locate finds the branch, the workflow step and the trace context of a call, and counts its arguments.
 func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
-	if e.Parts.Has(Meter) {
+	if e.Features.Has(Meter) {
 		c.Weigh(e.Tokens)
 	}
 	if e.Branches == nil {
@@ -24,20 +24,20 @@ func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
 // can't be configured. Around them stand savings and telemetry, which decide nothing.
 func (e *Engine) Chain() interceptor.Chain {
 	layers := e.observed(
-		namedLayer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
-		namedLayer{"recover", interceptor.Recover(e.Log)},                                                     // inside Trace, so that a panic is recorded as an error
-		namedLayer{"checkbranch", e.part(Meter, interceptor.CheckBranch(e.Branches))},                         // before Meter, which charges the branch
-		namedLayer{"meter", e.part(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
-		namedLayer{"fold", e.part(Fold, interceptor.Fold(e.Results, e.Tokens, e.Folding, e.Boundary, e.Log))}, // outside Scrub: only scrubbed text is stored and shown
-		namedLayer{"workflow", e.Workflows.Layer()},                                                           // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
-		namedLayer{"scrub", e.part(Scrub, interceptor.Scrub(e.Boundary))},                                     // innermost: nothing outside it holds an unscrubbed result
+		namedLayer{"trace", e.optional(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
+		namedLayer{"recover", interceptor.Recover(e.Log)},                                                         // inside Trace, so that a panic is recorded as an error
+		namedLayer{"checkbranch", e.optional(Meter, interceptor.CheckBranch(e.Branches))},                         // before Meter, which charges the branch
+		namedLayer{"meter", e.optional(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
+		namedLayer{"fold", e.optional(Fold, interceptor.Fold(e.Results, e.Tokens, e.Folding, e.Boundary, e.Log))}, // outside Scrub: only scrubbed text is stored and shown
+		namedLayer{"workflow", e.Workflows.Layer()},                                                               // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
+		namedLayer{"scrub", e.optional(Scrub, interceptor.Scrub(e.Boundary))},                                     // innermost: nothing outside it holds an unscrubbed result
 	)
-	return interceptor.NewChain(e.locate, append([]interceptor.Layer{e.part(Fold, e.savings)}, layers...)...)
+	return interceptor.NewChain(e.locate, append([]interceptor.Layer{e.optional(Fold, e.savings)}, layers...)...)
 }
 
-// part returns a layer if it belongs to the parts of the engine.
-func (e *Engine) part(p Parts, l interceptor.Layer) interceptor.Layer {
-	if e.Parts.Has(p) {
+// optional returns a layer if its feature is in use, else nil.
+func (e *Engine) optional(f Features, l interceptor.Layer) interceptor.Layer {
+	if e.Features.Has(f) {
 		return l
 	}
 	return nil

@@ -36,35 +36,35 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Parts are what the chain does: each part is a layer, or some. The zero value is all of them.
-type Parts uint8
+// Features are what the chain does, each by a layer or some. The zero value is all of them.
+type Features uint8
 
-// The parts. Each works without the others.
+// The features. Each works without the others.
 const (
-	Scrub Parts = 1 << iota // removes secrets
-	Meter                   // counts tokens, and keeps branches and limits within theirs
-	Fold                    // replaces large results with previews
-	Trace                   // records calls
+	Scrub Features = 1 << iota // removes secrets
+	Meter                      // counts tokens, and keeps branches and limits within theirs
+	Fold                       // replaces large results with previews
+	Trace                      // records calls
 )
 
-// Has reports whether p has any part of others.
-func (p Parts) Has(others Parts) bool { return p == 0 || p&others != 0 }
+// Has reports whether f has any of others.
+func (f Features) Has(others Features) bool { return f == 0 || f&others != 0 }
 
 // Options configure an [Engine]. The functions return what is in force: a reload may change it.
 type Options struct {
-	Start   config.Config // for what no reload changes
-	Config  func() *config.Config
-	Folding func() *interceptor.FoldPolicy
-	Limits  func() *interceptor.Limits // nil for none
-	Parts   Parts
-	Log     *slog.Logger             // the engine logs to it without secrets
-	Traces  oteltrace.TracerProvider // nil for none
-	Meters  metric.MeterProvider     // nil for none
+	Start    config.Config // for what no reload changes
+	Config   func() *config.Config
+	Folding  func() *interceptor.FoldPolicy
+	Limits   func() *interceptor.Limits // nil for none
+	Features Features
+	Log      *slog.Logger             // the engine logs to it without secrets
+	Traces   oteltrace.TracerProvider // nil for none
+	Meters   metric.MeterProvider     // nil for none
 }
 
 // Engine has the state of a process and what works on it: the tokenizer, the scrubber, the journal, branches,
 // stored results, limits, workflows. The fields are in the order in which they are opened. If Scrub is the
-// only part, those that need the state directory are nil.
+// only feature, those that need the state directory are nil.
 type Engine struct {
 	Options
 	Counter     *budget.Counter
@@ -108,7 +108,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 	e.Boundary = &interceptor.Boundary{Scrubber: e.Scrubber, Policy: e.scrubPolicy}
 	e.Log = slog.New(scrubLog{e.Log.Handler(), e.Boundary}) // nothing was logged before
 	e.Tokens = interceptor.TokenMeter{Counter: e.Counter, ImageTokens: cfg.Budget.ImageTokens}
-	if !e.Parts.Has(Meter | Fold | Trace) {
+	if !e.Features.Has(Meter | Fold | Trace) {
 		return nil
 	}
 	if e.Journal, e.Dir, err = openState(*cfg, cfg.Listen == "", e.Log); err != nil {
@@ -162,7 +162,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 
 // scrubPolicy returns the policy of a server for secrets.
 func (e *Engine) scrubPolicy(server string) interceptor.ScrubPolicy {
-	if !e.Parts.Has(Scrub) {
+	if !e.Features.Has(Scrub) {
 		return interceptor.ScrubPolicy{ToHost: interceptor.Off, ToServer: interceptor.Off}
 	}
 	return e.Config().ScrubPolicy(server)
