@@ -552,8 +552,8 @@ func (s *Session) current(k catalog.Kind, name string) (catalog.Entry, bool) {
 
 // list returns one list of one server as the session sees it.
 func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	began, open := srv.Connecting(s.listing())
-	if wait > 0 && open {
+	began := srv.Connecting(s.listing())
+	if wait > 0 && srv.IsOpen(s.listing()) {
 		wait = max(wait, answerWait)
 	}
 	return s.cacheOf(srv).get(ctx, k, began, wait, func() (*catalog.List, error) {
@@ -593,10 +593,10 @@ func (rt *Router) tell(g upstream.Group, method string) {
 // like any other.
 func (s *Session) readList(ctx context.Context, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
 	scope := s.scope
-	cn := srv.Live(scope)
+	cn := srv.ConnectionIfOpen(scope)
 	if cn == nil {
 		scope = upstream.Scope{Group: s.scope.Group}
-		cn = srv.Live(scope)
+		cn = srv.ConnectionIfOpen(scope)
 	}
 	if cn == nil {
 		scope = s.listing()

@@ -92,7 +92,7 @@ func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 		servers = s.permitted(method)
 	}
 	for _, srv := range servers {
-		if c := srv.Live(s.scope); c != nil {
+		if c := srv.ConnectionIfOpen(s.scope); c != nil {
 			open[srv] = c
 		}
 	}
@@ -269,7 +269,7 @@ func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session
 		s.announce(method)
 	} else {
 		for _, other := range rt.Sessions(g.Principal) { // the connections of their groups may not be open
-			if other.scope.Own == nil || srv.SharesConnections() || !srv.IsLive(other.scope) { // the others are told over their own
+			if other.scope.Own == nil || srv.SharesConnections() || !srv.IsOpen(other.scope) { // the others are told over their own
 				other.announce(method)
 			}
 		}

@@ -31,7 +31,7 @@ type reconnector struct {
 	mu      sync.Mutex
 	current conn.Conn
 	use     idler         // current without its translation; nil if it can't tell whether calls use it
-	asked   time.Time     // when Connection last returned current
+	asked   time.Time     // when somebody last asked for a connection
 	since   time.Time     // when the last connection opened; zero: there was none
 	number  uint64        // of the last connection
 	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
@@ -55,26 +55,28 @@ func (s *Server) Number(scope Scope) uint64 {
 	return r.number
 }
 
-// IsLive reports whether the connection of a scope is open.
-func (s *Server) IsLive(scope Scope) bool { return s.reconnector(scope).live(false) != nil }
-
-// live returns the connection if it is open, else nil. It is not idle if somebody asks to use it.
-func (r *reconnector) live(use bool) conn.Conn {
+// IsOpen reports whether the connection of a scope is open. That is no use of it.
+func (s *Server) IsOpen(scope Scope) bool {
+	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.current == nil || isDone(r.current) {
-		return nil
-	}
-	if use {
-		r.asked = time.Now()
-	}
-	return r.current
+	return r.open()
 }
 
-// Live returns the connection of a scope for use if it is open, else nil.
-func (s *Server) Live(scope Scope) conn.Conn {
-	c := s.reconnector(scope).live(true)
-	if c != nil && scope.views(s) {
+// open reports whether the connection is open. The caller holds mu.
+func (r *reconnector) open() bool { return r.current != nil && !isDone(r.current) }
+
+// ConnectionIfOpen is [Server.Connection] for callers that open none: it returns nil unless the connection is open.
+func (s *Server) ConnectionIfOpen(scope Scope) conn.Conn {
+	r := s.reconnector(scope)
+	r.mu.Lock()
+	c, open := r.current, r.open()
+	r.asked = time.Now()
+	r.mu.Unlock()
+	switch {
+	case !open:
+		return nil
+	case scope.views(s):
 		return s.View(scope)
 	}
 	return c
@@ -157,16 +159,15 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// Connecting returns the start of the running attempt to open the connection of a scope, or now if none runs,
-// and whether the connection is open.
-func (s *Server) Connecting(scope Scope) (began time.Time, open bool) {
+// Connecting returns the start of the running attempt to open the connection of a scope, or now if none runs.
+func (s *Server) Connecting(scope Scope) (began time.Time) {
 	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if began = time.Now(); r.trying != nil {
-		began = r.began
+	if r.trying == nil {
+		return time.Now()
 	}
-	return began, r.current != nil && !isDone(r.current)
+	return r.began
 }
 
 // down returns why the last attempt failed, nil if it did not. It starts the next attempt if that is due.
@@ -300,7 +301,7 @@ type idler interface {
 func (r *reconnector) idle() (since time.Time, ok bool) {
 	r.mu.Lock()
 	c, use, asked := r.current, r.use, r.asked
-	ok = c != nil && use != nil && r.trying == nil && !isDone(c)
+	ok = use != nil && r.trying == nil && r.open()
 	r.mu.Unlock()
 	if !ok {
 		return since, false

@@ -215,8 +215,8 @@ func (r *resting) retire() bool            { return true }
 // does not.
 func TestAskedConnectionIsNotIdle(t *testing.T) {
 	for name, ask := range map[string]func(*Server){
-		"asked for":    func(s *Server) { s.Live(Scope{}) },
-		"looked after": func(s *Server) { s.IsLive(Scope{}) },
+		"asked for":    func(s *Server) { s.ConnectionIfOpen(Scope{}) },
+		"looked after": func(s *Server) { s.IsOpen(Scope{}) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := &resting{lossy: &lossy{lost: make(chan struct{})}, since: time.Now()}
@@ -304,7 +304,7 @@ func TestKeptGroups(t *testing.T) {
 	}
 	live := func() (all string) {
 		for name, scope := range map[string]Scope{"ann": ann, "ben": ben, "everyone": everyone} {
-			if up.IsLive(scope) {
+			if up.IsOpen(scope) {
 				all += name + " "
 			}
 		}

@@ -557,7 +557,7 @@ func (cs *Connections) open() bool {
 	defer cs.mu.Unlock()
 	for server, r := range cs.servers {
 		r.mu.Lock()
-		busy := r.current != nil && !isDone(r.current) || r.trying != nil
+		busy := r.open() || r.trying != nil
 		r.mu.Unlock()
 		if busy && !server.Builtin() {
 			return true
