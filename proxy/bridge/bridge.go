@@ -27,15 +27,15 @@ const (
 	suspendedFor = 10 * time.Minute
 	// maxSuspended is how many calls of one principal may wait for its hosts.
 	maxSuspended = 1000
-	// maxQuestions is how many questions one call may have open.
-	maxQuestions = 100
-	// maxQuestionBytes is how large they may be together, if they are several.
-	maxQuestionBytes = 16 << 20
-	// maxReplies is how many questions of one connection foldgate itself answers at once.
+	// maxRequests is how many requests of the server one call may have open.
+	maxRequests = 100
+	// maxRequestBytes is how large they may be together, if they are several.
+	maxRequestBytes = 16 << 20
+	// maxReplies is how many requests of one connection foldgate itself answers at once.
 	maxReplies = 1000
 	// maxRounds is how often a modern server may ask for input in one call.
 	maxRounds = 16
-	// coalesceDelay lets several questions of one call travel together.
+	// coalesceDelay lets several requests of one call travel together.
 	coalesceDelay = 5 * time.Millisecond
 	// asideTimeout bounds requests that foldgate makes on its own account.
 	asideTimeout = 5 * time.Second

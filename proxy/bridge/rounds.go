@@ -26,8 +26,8 @@ type modernServer struct {
 
 	mu        sync.Mutex
 	level     json.RawMessage              // the log level that the host set, nil for none
-	asked     int64                        // number of the newest question
-	answers   map[string]chan wire.Message // to open questions, by id
+	last      int64                        // number of the newest request to the host
+	answers   map[string]chan wire.Message // to open requests, by id
 	following map[string]*subscription     // of the host to resources, by URI
 }
 
@@ -67,7 +67,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			}
 			return m, nil
 		}
-		answers, err := s.askAll(ctx, r.Receiver, m.Result)
+		answers, err := s.requestInput(ctx, r.Receiver, m.Result)
 		state, ok := rawjson.Get(m.Result, "requestState")
 		if err != nil {
 			s.b.abandon(rawjson.Unquote(state), err)
@@ -101,24 +101,24 @@ func needsInput(m wire.Message) bool {
 	return m.Error == nil && kind == "input_required"
 }
 
-// questionPrefix begins the ids of questions that the bridge asks.
-const questionPrefix = "foldgate-question:"
+// requestPrefix begins the ids of requests of the bridge to the host.
+const requestPrefix = "foldgate-question:"
 
-// askAll puts all questions of an input_required result to the host at once and returns the
+// requestInput puts all input requests of a result to the host at once and returns the
 // inputResponses object.
-func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []byte) ([]byte, error) {
-	type question struct {
+func (s *modernServer) requestInput(ctx context.Context, host conn.Receiver, result []byte) ([]byte, error) {
+	type inputRequest struct {
 		id     string
 		key    []byte
 		method string
 		answer chan wire.Message
 	}
-	var questions []question
+	var open []inputRequest
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, q := range questions {
-			delete(s.answers, q.id)
+		for _, req := range open {
+			delete(s.answers, req.id)
 		}
 	}()
 	requests, _ := rawjson.Get(result, "inputRequests")
@@ -132,26 +132,26 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 		method, _ := rawjson.GetString(f.Value, "method")
 		params, _ := rawjson.Get(f.Value, "params")
 		s.mu.Lock()
-		s.asked++
-		q := question{string(rawjson.Quote(questionPrefix + strconv.FormatInt(s.asked, 10))), f.Key, method, make(chan wire.Message, 1)}
-		s.answers[q.id] = q.answer
+		s.last++
+		req := inputRequest{string(rawjson.Quote(requestPrefix + strconv.FormatInt(s.last, 10))), f.Key, method, make(chan wire.Message, 1)}
+		s.answers[req.id] = req.answer
 		s.mu.Unlock()
-		questions = append(questions, q)
-		host.Message(wire.Message{ID: json.RawMessage(q.id), Method: method, Params: params})
+		open = append(open, req)
+		host.Message(wire.Message{ID: json.RawMessage(req.id), Method: method, Params: params})
 	}
 	out := []byte{'{'}
-	for i, q := range questions {
+	for i, req := range open {
 		select {
-		case a := <-q.answer:
+		case a := <-req.answer:
 			if a.Error != nil {
 				why, _ := rawjson.GetString(a.Error, "message")
 				return nil, &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_failed", Status: 502,
-					Message: fmt.Sprintf("the host declined %s: %s", q.method, why)}
+					Message: fmt.Sprintf("the host declined %s: %s", req.method, why)}
 			}
 			if i > 0 {
 				out = append(out, ',')
 			}
-			out = append(append(append(out, q.key...), ':'), a.Result...)
+			out = append(append(append(out, req.key...), ':'), a.Result...)
 		case <-s.Done():
 			return nil, conn.ErrClosed
 		case <-ctx.Done():
@@ -161,7 +161,7 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 	return append(out, '}'), nil
 }
 
-// Send implements [conn.Conn]: it takes the host's answer to a question of the bridge, and drops it
+// Send implements [conn.Conn]: it takes the host's answer to a request of the bridge, and drops it
 // if the call is over. A modern server itself asks nothing.
 func (s *modernServer) Send(ctx context.Context, m wire.Message) error {
 	if !m.IsResponse() {

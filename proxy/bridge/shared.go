@@ -67,7 +67,7 @@ func (s *sharedConn) Unsolicited(m wire.Message) {
 // Undelivered implements [conn.Handler].
 func (s *sharedConn) Undelivered(r conn.Undelivered) { s.hosts.Undelivered(r) }
 
-// only returns the request that an unattributed notification must be about: the only one that may
+// only returns the request that a notification that names no request must be about: the only one that may
 // get it, or one of several of the same session. several means that it could be about several.
 func (s *sharedConn) only(m wire.Message) (found *conn.Request, several bool) {
 	s.mu.Lock()

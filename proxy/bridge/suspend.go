@@ -45,7 +45,7 @@ type suspendedCall struct {
 	first        string // id of the first round's trace record
 	cancel       context.CancelCauseFunc
 	done         chan struct{} // closed when the server has answered
-	asked        chan struct{} // capacity 1: there are new questions
+	arrived      chan struct{} // capacity 1: there are new requests
 
 	// Set before done is closed.
 	result wire.Message
@@ -53,19 +53,19 @@ type suspendedCall struct {
 
 	delivery  sync.Mutex // held while the receiver of a round takes a message; taken before mu
 	mu        sync.Mutex
-	round     *conn.Request // the newest
-	suspended bool          // the newest round is over
-	expiry    *time.Timer   // ends the call; it runs while suspended
-	questions map[string]question
-	last      int  // number of the newest question
-	over      bool // takes no more questions
+	round     *conn.Request            // the newest
+	suspended bool                     // the newest round is over
+	expiry    *time.Timer              // ends the call; it runs while suspended
+	requests  map[string]serverRequest // which the host has not answered, by the key that it knows
+	last      int                      // number of the newest request
+	over      bool                     // takes no more requests
 }
 
-// question is a server request that the host has not answered yet.
-type question struct {
+// serverRequest is a request of the server that a host is to answer.
+type serverRequest struct {
 	m wire.Message
-	// unattributed means that the server did not say for which call it asks.
-	unattributed bool
+	// inferred means that the server did not say for which call it sent the request.
+	inferred bool
 }
 
 // newState returns a request state with 130 random bits, among replicas 125.
@@ -80,7 +80,7 @@ func newState(replica string) string {
 var errNotSuspended = &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "request_state_unknown", Status: 404,
 	Message: "this requestState is unknown or expired; make the call again without requestState and inputResponses"}
 
-// Call implements [conn.Conn]. A call that the server interrupts with a question ends with
+// Call implements [conn.Conn]. A call that the server interrupts with a request ends with
 // input_required; the host makes it again with the answers.
 func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	switch {
@@ -97,7 +97,7 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 	for {
 		select {
 		case <-call.done:
-		case <-call.asked:
+		case <-call.arrived:
 			select { // a few more may be on their way
 			case <-call.done:
 			case <-time.After(coalesceDelay):
@@ -173,9 +173,8 @@ func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, asideTimeout)
 	defer cancel()
-	m, err := s.Conn.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": wire.LogLevels[asked]})})
-	if err != nil || m.Error != nil {
-		s.log.Debug("log level not set", "err", err, "error", string(m.Error))
+	if _, err := conn.Ask(ctx, s.Conn, "logging/setLevel", rawjson.Marshal(map[string]string{"level": wire.LogLevels[asked]})); err != nil {
+		s.log.Debug("log level not set", "err", err)
 	}
 }
 
@@ -184,7 +183,7 @@ func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	ctx, cancel := context.WithCancelCause(s.b.lifetime)
 	call := &suspendedCall{
 		state: newState(s.b.replica), server: s, principal: round.Call.Origin.Principal, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
-		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
+		cancel: cancel, done: make(chan struct{}), arrived: make(chan struct{}, 1), round: round, requests: map[string]serverRequest{},
 	}
 	call.expiry = time.AfterFunc(suspendedFor, func() {
 		s.b.forget(call, fmt.Errorf("the host did not come back with the input within %s", suspendedFor))
@@ -205,7 +204,7 @@ func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 func (call *suspendedCall) Message(m wire.Message) {
 	switch {
 	case m.IsRequest():
-		call.ask(question{m: m})
+		call.keep(serverRequest{m: m})
 	case m.Method == wire.MethodCancelled:
 		call.withdraw(m.Params)
 	default:
@@ -249,64 +248,64 @@ func (call *suspendedCall) deliver(hand func(round *conn.Request)) (served bool)
 	return served
 }
 
-// ask keeps a question for the host, or refuses it if the host can't answer. An unattributed
-// question goes on to another call if this one is over.
-func (call *suspendedCall) ask(q question) {
+// keep keeps a request for the host, or refuses it if the host can't answer. An inferred
+// request goes on to another call if this one is over.
+func (call *suspendedCall) keep(req serverRequest) {
 	call.mu.Lock()
 	if call.over {
 		call.mu.Unlock()
-		if q.unattributed {
-			call.server.askAnyone(q.m)
+		if req.inferred {
+			call.server.assign(req.m)
 		}
 		return
 	}
-	code, r := 0, conn.Undelivered{Message: q.m, Call: call.round.Call}
+	code, r := 0, conn.Undelivered{Message: req.m, Call: call.round.Call}
 	switch {
-	case !hostCan(call.round.Params, q.m):
-		code, r.Rule, r.Text = wire.CodeMethodNotFound, conn.RuleCapability, "the host does not support "+q.m.Method
-	case len(call.questions) >= maxQuestions || len(call.questions) > 0 && call.waiting()+len(q.m.Raw) > maxQuestionBytes:
-		code, r.Rule, r.Text = wire.CodeInternal, conn.RuleTooMany, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", len(call.questions))
+	case !hostCan(call.round.Params, req.m):
+		code, r.Rule, r.Text = wire.CodeMethodNotFound, conn.RuleCapability, "the host does not support "+req.m.Method
+	case len(call.requests) >= maxRequests || len(call.requests) > 0 && call.waiting()+len(req.m.Raw) > maxRequestBytes:
+		code, r.Rule, r.Text = wire.CodeInternal, conn.RuleTooMany, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", len(call.requests))
 	default:
 		call.last++
-		call.questions[fmt.Sprintf("r%d", call.last)] = q
+		call.requests[fmt.Sprintf("r%d", call.last)] = req
 	}
 	call.mu.Unlock()
 	if code != 0 {
 		call.server.refuse(code, r)
 		return
 	}
-	notify(call.asked)
+	notify(call.arrived)
 }
 
-// waiting returns the size of the open questions. call.mu is held.
+// waiting returns the size of the open requests. call.mu is held.
 func (call *suspendedCall) waiting() (bytes int) {
-	for _, q := range call.questions {
-		bytes += len(q.m.Raw)
+	for _, req := range call.requests {
+		bytes += len(req.m.Raw)
 	}
 	return bytes
 }
 
-// suspend ends a round with the open questions. ok is false without a question.
+// suspend ends a round with the open requests. ok is false without one.
 func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 	call.delivery.Lock()
 	defer call.delivery.Unlock()
 	call.mu.Lock()
 	defer call.mu.Unlock()
-	if len(call.questions) == 0 {
+	if len(call.requests) == 0 {
 		return wire.Message{}, false
 	}
 	call.suspended = true
 	call.expiry.Reset(suspendedFor)
 	out := []byte(`{"resultType":"input_required","inputRequests":{`)
-	for i, key := range slices.Sorted(maps.Keys(call.questions)) {
+	for i, key := range slices.Sorted(maps.Keys(call.requests)) {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		q := call.questions[key].m
+		req := call.requests[key].m
 		out = append(rawjson.AppendQuote(out, key), `:{"method":`...)
-		out = rawjson.AppendQuote(out, q.Method)
-		if q.Params != nil {
-			out = append(append(out, `,"params":`...), q.Params...)
+		out = rawjson.AppendQuote(out, req.Method)
+		if req.Params != nil {
+			out = append(append(out, `,"params":`...), req.Params...)
 		}
 		out = append(out, '}')
 	}
@@ -322,27 +321,27 @@ func (call *suspendedCall) resume(round *conn.Request) {
 	call.round, call.suspended = round, false
 	call.expiry.Stop()
 	for m := range rawjson.Members(responses) {
-		if q, ok := call.questions[m.Name()]; ok {
-			delete(call.questions, m.Name())
-			answers = append(answers, wire.Message{ID: q.m.ID, Result: m.Value})
+		if req, ok := call.requests[m.Name()]; ok {
+			delete(call.requests, m.Name())
+			answers = append(answers, wire.Message{ID: req.m.ID, Result: m.Value})
 		}
 	}
-	left := len(call.questions)
+	left := len(call.requests)
 	call.mu.Unlock()
 	for _, a := range answers {
 		_ = call.server.Conn.Send(call.server.b.lifetime, a) // the call itself fails if the connection is lost
 	}
 	if left > 0 {
-		notify(call.asked) // ask again for the missing answers
+		notify(call.arrived) // ask again for the missing answers
 	}
 }
 
-// withdraw drops the question that the server took back, unless the host has answered it.
+// withdraw drops the request that the server took back, unless the host has answered it.
 func (call *suspendedCall) withdraw(params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	call.mu.Lock()
 	defer call.mu.Unlock()
-	maps.DeleteFunc(call.questions, func(_ string, q question) bool { return string(q.m.ID) == string(id) })
+	maps.DeleteFunc(call.requests, func(_ string, req serverRequest) bool { return string(req.m.ID) == string(id) })
 }
 
 // Unsolicited implements [conn.Handler]: it takes the messages on the shared connection that belong
@@ -350,7 +349,7 @@ func (call *suspendedCall) withdraw(params json.RawMessage) {
 func (s *legacyServer) Unsolicited(m wire.Message) {
 	switch {
 	case m.IsRequest():
-		s.askAnyone(m)
+		s.assign(m)
 	case m.Method == wire.MethodCancelled:
 		for _, call := range s.b.find(func(call *suspendedCall) bool { return call.server == s }) {
 			call.withdraw(m.Params)
@@ -362,11 +361,11 @@ func (s *legacyServer) Unsolicited(m wire.Message) {
 	}
 }
 
-// askAnyone gives an unattributed question to the call that suits best: a call being served before
-// a suspended one, then the call that was asked least (hosts give up after some rounds), then the
-// oldest. The answer goes back to the question, whichever call carried it. A ping is about the
+// assign gives an inferred request to the call that suits best: a call being served before
+// a suspended one, then the call that had the fewest requests (hosts give up after some rounds), then the
+// oldest. The answer goes back to the request, whichever call carried it. A ping is about the
 // connection, so foldgate answers it.
-func (s *legacyServer) askAnyone(m wire.Message) {
+func (s *legacyServer) assign(m wire.Message) {
 	if m.Method == "ping" {
 		s.reply(wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
 		return
@@ -392,10 +391,10 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 		s.refuse(wire.CodeMethodNotFound, conn.Undelivered{Message: m, Rule: conn.RuleNoCall, Text: "no host is waiting on this connection for " + m.Method})
 		return
 	}
-	best.ask(question{m: m, unattributed: true})
+	best.keep(serverRequest{m: m, inferred: true})
 }
 
-// refuse answers a question of the server with an error, and reports it.
+// refuse answers a request of the server with an error, and reports it.
 func (s *legacyServer) refuse(code int, r conn.Undelivered) {
 	s.hosts.Undelivered(r)
 	s.reply(wire.Message{ID: r.Message.ID, Error: (&wire.Error{Code: code, Message: r.Text}).JSON()})
@@ -415,7 +414,7 @@ func (s *legacyServer) reply(m wire.Message) {
 	})
 }
 
-// hostCan reports whether a modern request declares the capability that a server's question needs.
+// hostCan reports whether a modern request declares the capability that a server's request needs.
 func hostCan(params json.RawMessage, m wire.Message) bool {
 	declared, _ := rawjson.Get(params, "_meta", wire.MetaClientCapabilities)
 	return wire.ReadCapabilities(declared).Answers(m)
@@ -520,7 +519,7 @@ func (b *Bridge) abandon(state string, cause error) {
 	}
 }
 
-// forget ends a call, with the cause if the server has not answered it. Unattributed questions that
+// forget ends a call, with the cause if the server has not answered it. Inferred requests that
 // it carried go to another call.
 func (b *Bridge) forget(call *suspendedCall, cause error) {
 	call.cancel(cause)
@@ -530,13 +529,13 @@ func (b *Bridge) forget(call *suspendedCall, cause error) {
 	call.delivery.Lock()
 	call.mu.Lock()
 	call.expiry.Stop()
-	open := call.questions
-	call.questions, call.over = nil, true
+	open := call.requests
+	call.requests, call.over = nil, true
 	call.mu.Unlock()
 	call.delivery.Unlock()
-	for _, q := range open {
-		if q.unattributed {
-			call.server.askAnyone(q.m)
+	for _, req := range open {
+		if req.inferred {
+			call.server.assign(req.m)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func (s *legacyServer) suspendable(state string) *suspendedCall {
 	round := roundOf(`{` + elicitMeta + `}`)
 	call := &suspendedCall{
 		state: state, server: s, method: round.Method, name: round.Call.Target.Name, cancel: func(error) {},
-		done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{}, expiry: time.NewTimer(suspendedFor),
+		done: make(chan struct{}), arrived: make(chan struct{}, 1), round: round, requests: map[string]serverRequest{}, expiry: time.NewTimer(suspendedFor),
 	}
 	s.b.add(call)
 	return call
@@ -105,7 +105,7 @@ func await(t *testing.T, call *suspendedCall) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	select {
-	case <-call.asked:
+	case <-call.arrived:
 	case <-ctx.Done():
 		t.Fatal("the question is lost")
 	}
@@ -117,18 +117,18 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 	b := newBridge(t)
 	s := b.legacy(t, &fakeConn{replies: make(chan wire.Message, 10)})
 	first, second := s.suspendable("first"), s.suspendable("second")
-	q := question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}, unattributed: true}
-	s.askAnyone(q.m)
+	q := serverRequest{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}, inferred: true}
+	s.assign(q.m)
 	await(t, first)
-	if len(first.questions) != 1 || len(second.questions) != 0 {
-		t.Fatalf("the calls have %d and %d questions, want the oldest call to have the one", len(first.questions), len(second.questions))
+	if len(first.requests) != 1 || len(second.requests) != 0 {
+		t.Fatalf("the calls have %d and %d questions, want the oldest call to have the one", len(first.requests), len(second.requests))
 	}
 	s.Unsolicited(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":1}`)})
-	if len(first.questions) != 0 {
+	if len(first.requests) != 0 {
 		t.Fatal("the question that was taken back is still open")
 	}
 	b.forget(first, nil) // between the choice and the asking
-	first.ask(q)
+	first.keep(q)
 	await(t, second)
 	if _, ok := second.suspend(); !ok {
 		t.Error("the second call has no question for its host")
@@ -146,12 +146,12 @@ func TestForgottenCallPassesItsQuestionsOn(t *testing.T) {
 	c := &fakeConn{replies: make(chan wire.Message, 10)}
 	s := b.legacy(t, c)
 	first, second := s.suspendable("first"), s.suspendable("second")
-	first.ask(question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"own"}`)}})
-	first.ask(question{m: wire.Message{ID: json.RawMessage(`2`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"any"}`)}, unattributed: true})
+	first.keep(serverRequest{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"own"}`)}})
+	first.keep(serverRequest{m: wire.Message{ID: json.RawMessage(`2`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"any"}`)}, inferred: true})
 	b.forget(first, nil)
 	await(t, second)
 	m, ok := second.suspend()
-	if text, _ := rawjson.GetString(m.Result, "inputRequests", "r1", "params", "message"); !ok || text != "any" || len(second.questions) != 1 {
+	if text, _ := rawjson.GetString(m.Result, "inputRequests", "r1", "params", "message"); !ok || text != "any" || len(second.requests) != 1 {
 		t.Errorf("the second call asks %s, want the unattributed question alone", m.Result)
 	}
 	b.forget(second, nil) // no call is left: the question is refused
@@ -219,8 +219,8 @@ func TestQuestionsOfOneCallAreBounded(t *testing.T) {
 	if m := <-c.replies; wire.ErrorCode(m.Error) != wire.CodeInternal {
 		t.Errorf("the question over the limit is answered with %s", m.Error)
 	}
-	if len(call.questions) != 100 {
-		t.Errorf("the call has %d questions open, want 100", len(call.questions))
+	if len(call.requests) != 100 {
+		t.Errorf("the call has %d questions open, want 100", len(call.requests))
 	}
 	b.forget(call, nil)
 }
@@ -327,7 +327,7 @@ func TestLargeQuestions(t *testing.T) {
 	b := newBridge(t)
 	w, _ := b.Wrap("up", conn.Host{Shared: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
 	call := w.(*legacyServer).suspendable("s")
-	for _, size := range []int{2 * maxQuestionBytes, 1} {
+	for _, size := range []int{2 * maxRequestBytes, 1} {
 		call.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Raw: make([]byte, size)})
 	}
 	if len(heard) != 1 || heard[0].Rule != conn.RuleTooMany || call.last != 1 {
@@ -343,7 +343,7 @@ func TestRefusedWhileSuspended(t *testing.T) {
 	w, _ := b.Wrap("up", conn.Host{Shared: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
 	call := w.(*legacyServer).suspendable("s")
 	asks := wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}
-	for range maxQuestions {
+	for range maxRequests {
 		call.Message(asks)
 	}
 	progress := wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progress":1}`)}
