@@ -117,7 +117,7 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		case c.Method == "tools/list":
 			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"read","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
 		case name == "echo":
-			if again := r.exchangeID(ctx, string(c.HostID), "x/again", `{}`); again.Error == nil {
+			if again := r.exchangeID(ctx, string(c.Call.Origin.ID), "x/again", `{}`); again.Error == nil {
 				t.Error("an id in use is taken")
 			}
 			c.Receiver.Message(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{}`)})

@@ -94,7 +94,7 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		if string(c.HostID) == "2" {
+		if string(c.Call.Origin.ID) == "2" {
 			close(entered)
 			<-leave
 			return result(`{"content":[]}`)
@@ -157,7 +157,7 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 // A call that fails does not wait for its turn: its progress ends with it.
 func TestProgressEndsWithItsCall(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
-		if string(c.HostID) == "1" {
+		if string(c.Call.Origin.ID) == "1" {
 			c.Receiver.ResponseArrived(wire.Message{})
 			return result(`{"content":[]}`)
 		}
@@ -227,7 +227,7 @@ func TestSessionEndsWhileTheAnswerWaits(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Receiver.ResponseArrived(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/after"})
-		if string(c.HostID) == "2" { // its turn is after x/after, which follows the first answer
+		if string(c.Call.Origin.ID) == "2" { // its turn is after x/after, which follows the first answer
 			cancel(errors.New("the host closed the connection"))
 		}
 		return result(`{"content":[]}`)

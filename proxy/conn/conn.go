@@ -53,9 +53,6 @@ type Request struct {
 	Extra []byte
 	// Header holds MCP headers for a server on HTTP (Mcp-Param-*). Other transports ignore it.
 	Header http.Header
-	// HostID is the id under which the host knows the request. It replaces the subscriptionId in
-	// notifications of a subscriptions/listen.
-	HostID json.RawMessage
 	// Receiver takes messages that the server sends while it handles the request. If it is nil,
 	// they go to the connection's Handler.
 	Receiver Receiver

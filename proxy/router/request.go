@@ -619,7 +619,7 @@ func (r *request) outgoing(c *interceptor.Call) *conn.Request {
 		arguments, _ := rawjson.Get(params, "arguments")
 		header = catalog.SetHeaders(header, r.entry.Headers, arguments)
 	}
-	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, HostID: r.Msg.ID, Receiver: r, Call: c}
+	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, Receiver: r, Call: c}
 }
 
 // withTraceparent returns the params to send on, with the W3C trace context of the call in _meta.

@@ -250,7 +250,7 @@ func (t *calls) route(m wire.Message, own *call, modern bool) {
 		}
 		return
 	case modern:
-		if c := t.subscription(&m); c != nil {
+		if c := t.subscription(m); c != nil {
 			own = c
 		}
 	}
@@ -285,9 +285,8 @@ func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	return c, true
 }
 
-// subscription returns the subscriptions/listen that a notification belongs to, and replaces our id
-// of it by the host's.
-func (t *calls) subscription(m *wire.Message) *call {
+// subscription returns the subscriptions/listen that a notification belongs to, nil if that is none.
+func (t *calls) subscription(m wire.Message) *call {
 	lit, ok := rawjson.Get(m.Params, "_meta", wire.MetaSubscriptionID)
 	if !ok {
 		return nil
@@ -295,9 +294,6 @@ func (t *calls) subscription(m *wire.Message) *call {
 	c := t.get(wire.OwnID(lit))
 	if c == nil || c.request.Method != wire.MethodListen {
 		return nil
-	}
-	if c.request.HostID != nil {
-		*m = m.WithParams(rawjson.Set(m.Params, c.request.HostID, "_meta", wire.MetaSubscriptionID))
 	}
 	return c
 }

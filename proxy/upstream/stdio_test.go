@@ -301,15 +301,15 @@ func TestStdioListen(t *testing.T) {
 	l := open(t, cfg)
 	var got []string
 	_, err := l.Call(t.Context(), &conn.Request{
-		Method: wire.MethodListen, Params: json.RawMessage(`{"end":true}`), HostID: json.RawMessage(`"host-7"`),
+		Method: wire.MethodListen, Params: json.RawMessage(`{"end":true}`),
 		Receiver: takes(func(m wire.Message) { got = append(got, string(m.Raw)) }),
 	})
 	if !errors.Is(err, errListenEnded) || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("call = %v, want %v with the reason", err, errListenEnded)
 	}
 	want := []string{
-		`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"x":1,"io.modelcontextprotocol/subscriptionId":"host-7"}}}`,
-		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"x":1,"io.modelcontextprotocol/subscriptionId":"host-7"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"x":1,"io.modelcontextprotocol/subscriptionId":2}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"x":1,"io.modelcontextprotocol/subscriptionId":2}}}`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got)\n%s", diff)
