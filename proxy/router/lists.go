@@ -470,46 +470,41 @@ const maxWarned = 1000
 
 // warn logs the faults of a merged list, each once.
 func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
-	logged := 0
-	defer func() {
-		if logged > maxWarned {
-			rt.Log.Warn("more faults of a list are not logged", "list", k.Method(), "faults", logged-maxWarned)
-		}
-	}()
-	fresh := func(fault string) bool {
+	faults := 0
+	warn := func(fault, text string, args ...any) {
 		rt.mu.Lock()
-		defer rt.mu.Unlock()
 		again := rt.warned[fault]
 		if len(rt.warned) >= maxWarned && !again {
 			clear(rt.warned)
 		}
 		rt.warned[fault] = true
-		if !again {
-			logged++
+		rt.mu.Unlock()
+		if again {
+			return
 		}
-		return !again && logged <= maxWarned
+		if faults++; faults <= maxWarned {
+			rt.Log.Warn(text, args...)
+		}
 	}
+	list := k.Method()
 	for _, clash := range c.Clashes {
-		switch {
-		case !fresh(k.Method() + " " + clash.Name):
-		case clash.First == clash.Second:
-			rt.Log.Warn("an upstream lists a name twice; the first item keeps it", "list", k.Method(), "name", clash.Name, "upstream", clash.First)
-		default:
-			rt.Log.Warn("two upstreams offer the same name; the first keeps it", "list", k.Method(), "name", clash.Name, "first", clash.First, "second", clash.Second)
+		if fault := list + " " + clash.Name; clash.First == clash.Second {
+			warn(fault, "an upstream lists a name twice; the first item keeps it", "list", list, "name", clash.Name, "upstream", clash.First)
+		} else {
+			warn(fault, "two upstreams offer the same name; the first keeps it", "list", list, "name", clash.Name, "first", clash.First, "second", clash.Second)
 		}
 	}
 	for _, u := range c.Omitted {
-		if name := rt.echo(u.Name); fresh(k.Method() + " " + u.Server + " " + name + " " + u.Why) {
-			rt.Log.Warn("an item of a list is not shown: the protocol does not allow it", "list", k.Method(), "upstream", u.Server, "name", name, "fault", u.Why)
+		name := rt.echo(u.Name)
+		warn(list+" "+u.Server+" "+name+" "+u.Why, "an item of a list is not shown: the protocol does not allow it", "list", list, "upstream", u.Server, "name", name, "fault", u.Why)
+	}
+	if k == catalog.Tools {
+		for _, f := range c.Rules.UnmatchedRules(c) {
+			warn(f.Key, "a workflow's rule names a tool that there is not", "rule", f.Key, "fault", f.Msg)
 		}
 	}
-	if k != catalog.Tools {
-		return
-	}
-	for _, f := range c.Rules.UnmatchedRules(c) {
-		if fresh(f.Key) {
-			rt.Log.Warn("a workflow's rule names a tool that there is not", "rule", f.Key, "fault", f.Msg)
-		}
+	if more := faults - maxWarned; more > 0 {
+		rt.Log.Warn("more faults of a list are not logged", "list", list, "faults", more)
 	}
 }
 
