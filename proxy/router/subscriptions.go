@@ -45,8 +45,50 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 		return nil, err
 	}
 	rt, l := r.s.rt, &listen{r: r, call: c}
-	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
-	agreed, offered := []byte(`{}`), r.s.serverCapabilities()
+	agreed, err := l.agree()
+	if err != nil {
+		return nil, err
+	}
+	owners := make([]*upstream.Server, len(l.uris))
+	governed := rt.Settings().Rules.Govern()
+	for i, uri := range l.uris {
+		if !governed {
+			break // finding the owners may take a while
+		}
+		if owners[i], err = l.permitted(ctx, uri); err != nil {
+			return nil, err
+		}
+	}
+	if len(l.methods) > 0 { // servers announce changes over open connections only
+		for _, srv := range rt.Settings().Servers {
+			rt.wg.Go(func() { _, _ = srv.Connection(ctx, r.s.scope) }) // srv.Status has the fault
+		}
+	}
+	rt.listens.Store(l, true)
+	defer rt.listens.Delete(l)
+	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
+	for i, uri := range l.uris {
+		if !governed {
+			owners[i] = r.s.likeliestOwner(ctx, uri)
+		}
+		if srv := owners[i]; srv != nil { // the one that the policy was asked about
+			rt.wg.Go(func() { l.watch(ctx, srv, uri) })
+		}
+	}
+	<-ctx.Done()
+	err = context.Cause(ctx)
+	if r.s.Transport == "stdio" && !errors.Is(err, errCancelledByHost) {
+		// On a stream of its own the end of the stream says it.
+		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}}
+		r.s.deliver(r, n, wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())})
+	}
+	return nil, err
+}
+
+// agree reads what the host wants to hear, and returns what some server can have of it.
+func (l *listen) agree() (agreed []byte, err error) {
+	wanted, _ := rawjson.Get(l.call.Target.Params, "notifications")
+	agreed, offered := []byte(`{}`), l.r.s.serverCapabilities()
 	for m := range rawjson.Members(wanted) {
 		switch list, ok := strings.CutSuffix(m.Name(), "ListChanged"); {
 		case ok && slices.Contains(wire.Lists, list) && string(m.Value) == "true":
@@ -68,51 +110,26 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	if len(l.uris) > maxSubscriptions {
 		return nil, errTooManySubscriptions
 	}
-	owners := map[string]*upstream.Server{} // of the URIs
-	governed := rt.Settings().Rules.Govern()
-	find := func(uri string) {
-		if all := r.s.ownersOf(ctx, uri); len(all) > 0 {
-			owners[uri] = all[0]
-		}
+	return agreed, nil
+}
+
+// permitted returns the likeliest owner of a resource, nil if there is none. It asks the policy about it.
+func (l *listen) permitted(ctx context.Context, uri string) (*upstream.Server, error) {
+	srv := l.r.s.likeliestOwner(ctx, uri)
+	if srv == nil {
+		return nil, nil
 	}
-	for _, uri := range l.uris {
-		if !governed {
-			break // finding the owners may take a while
-		}
-		find(uri)
-		one := &interceptor.Call{Origin: c.Origin, Attribution: c.Attribution}
-		one.Target = interceptor.Target{Method: "resources/subscribe", Name: uri, Forward: rawjson.Marshal(map[string]string{"uri": uri})}
-		if srv := owners[uri]; srv != nil {
-			one.Target.Server = srv.Key
-			if err := r.permit(one); err != nil {
-				return nil, err
-			}
-		}
+	one := &interceptor.Call{Origin: l.call.Origin, Attribution: l.call.Attribution}
+	one.Target = interceptor.Target{Method: "resources/subscribe", Name: uri, Server: srv.Key, Forward: rawjson.Marshal(map[string]string{"uri": uri})}
+	return srv, l.r.permit(one)
+}
+
+// likeliestOwner returns the first server that may have a resource, nil if there is none.
+func (s *Session) likeliestOwner(ctx context.Context, uri string) *upstream.Server {
+	if all := s.ownersOf(ctx, uri); len(all) > 0 {
+		return all[0]
 	}
-	if len(l.methods) > 0 { // servers announce changes over open connections only
-		for _, srv := range rt.Settings().Servers {
-			rt.wg.Go(func() { _, _ = srv.Connection(ctx, r.s.scope) }) // srv.Status has the fault
-		}
-	}
-	rt.listens.Store(l, true)
-	defer rt.listens.Delete(l)
-	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
-	for _, uri := range l.uris {
-		if !governed {
-			find(uri)
-		}
-		if srv := owners[uri]; srv != nil { // the one that the policy was asked about
-			rt.wg.Go(func() { l.watch(ctx, srv, uri) })
-		}
-	}
-	<-ctx.Done()
-	err := context.Cause(ctx)
-	if r.s.Transport == "stdio" && !errors.Is(err, errCancelledByHost) {
-		// On a stream of its own the end of the stream says it.
-		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}}
-		r.s.deliver(r, n, wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())})
-	}
-	return nil, err
+	return nil
 }
 
 // stringsOf returns the elements of an array of strings.
