@@ -266,13 +266,6 @@ func (rt *Router) forgetGroups() {
 	}
 }
 
-// listsOf returns the lists of a group, nil if it has none.
-func (rt *Router) listsOf(g upstream.Group) *groupLists {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return rt.lists[g]
-}
-
 // groups returns the lists of all groups.
 func (rt *Router) groups() []*groupLists {
 	rt.mu.Lock()
@@ -577,7 +570,7 @@ func (rt *Router) tellMissed(p *groupLists, srv *upstream.Server) {
 // tell tells the hosts of a group that a list changed.
 func (rt *Router) tell(g upstream.Group, method string) {
 	for _, s := range rt.Sessions(g.Principal) {
-		if s.in(g) {
+		if g.Includes(s.scope.Group) {
 			s.announce(method)
 		}
 	}
@@ -671,9 +664,13 @@ func (rt *Router) readPage(ctx context.Context, by interceptor.Origin, srv *upst
 // CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not repeat its
 // arguments. It implements [server.Router].
 func (rt *Router) CheckHeaders(r *server.Request, h http.Header) *wire.Error {
-	group := upstream.Group{Principal: r.Identity.Principal, Capabilities: wire.ReadCapabilities(r.Meta.ClientCapabilities)}
-	lists := rt.listsOf(group)
-	if r.Msg.Method != "tools/call" || lists == nil {
+	if r.Msg.Method != "tools/call" {
+		return nil
+	}
+	rt.mu.Lock()
+	lists := rt.lists[upstream.Group{Principal: r.Identity.Principal, Capabilities: wire.ReadCapabilities(r.Meta.ClientCapabilities)}]
+	rt.mu.Unlock()
+	if lists == nil {
 		return nil
 	}
 	tools := lists.merged[catalog.Tools].Load()

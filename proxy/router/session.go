@@ -234,27 +234,9 @@ type groupOwner struct {
 	group upstream.Group
 }
 
-// in reports whether a session is one of a group, or of a principal's in the group of everyone.
-func (s *Session) in(g upstream.Group) bool {
-	return s.scope.Capabilities == g.Capabilities && (g.Principal == "" || s.Principal == g.Principal)
-}
-
 // lists returns the lists that are read over the connections.
-func (o groupOwner) lists() (read []*groupLists) {
-	if o.group.Principal != "" {
-		if l := o.rt.listsOf(o.group); l != nil {
-			read = append(read, l)
-		}
-		return read
-	}
-	o.rt.mu.Lock()
-	defer o.rt.mu.Unlock()
-	for g, l := range o.rt.lists {
-		if g.Capabilities == o.group.Capabilities {
-			read = append(read, l)
-		}
-	}
-	return read
+func (o groupOwner) lists() []*groupLists {
+	return slices.DeleteFunc(o.rt.groups(), func(p *groupLists) bool { return !o.group.Includes(p.group) })
 }
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
@@ -279,7 +261,7 @@ func (o groupOwner) Retired(srv *upstream.Server) {
 // known to the bridge.
 func (o groupOwner) Uses(srv *upstream.Server) bool {
 	return slices.ContainsFunc(o.lists(), func(l *groupLists) bool { return l.tasks.open(srv.Key) }) ||
-		srv.SharesConnections() && slices.ContainsFunc(o.rt.Sessions(o.group.Principal), func(s *Session) bool { return s.in(o.group) && s.Uses(srv) })
+		srv.SharesConnections() && slices.ContainsFunc(o.rt.Sessions(o.group.Principal), func(s *Session) bool { return o.group.Includes(s.scope.Group) && s.Uses(srv) })
 }
 
 // Unsolicited implements [upstream.Owner]. The bridge hands on no other messages.

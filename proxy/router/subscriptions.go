@@ -160,7 +160,7 @@ func (l *listen) send(server string, m wire.Message) {
 // tellListens tells the listens of a group that asked for it that a list changed.
 func (rt *Router) tellListens(g upstream.Group, method string) {
 	for l := range rt.listens.Range {
-		if l := l.(*listen); l.r.s.in(g) && slices.Contains(l.methods, method) && !l.r.s.ignores(method) {
+		if l := l.(*listen); g.Includes(l.r.s.scope.Group) && slices.Contains(l.methods, method) && !l.r.s.ignores(method) {
 			l.send("", wire.Message{Method: method})
 		}
 	}

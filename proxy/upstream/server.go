@@ -198,6 +198,12 @@ type Group struct {
 	Capabilities wire.Capabilities
 }
 
+// Includes reports whether hosts of the group other share what hosts of g share: a group of everyone includes
+// those of all principals.
+func (g Group) Includes(other Group) bool {
+	return g.Capabilities == other.Capabilities && (g.Principal == "" || g.Principal == other.Principal)
+}
+
 // Scope says for whom a connection is used.
 type Scope struct {
 	Group
