@@ -80,24 +80,35 @@ func (a *agent) Ask(ctx context.Context, r *runner.Request, next runner.Message)
 		kept.Content = []runner.Block{runner.TextBlock("(nothing)")}
 	}
 	r.Messages = append(r.Messages, kept)
+	a.endTurn(used.ModelInput + used.ModelOutput)
+	if lease != nil {
+		a.payWords(lease, answer)
+	}
+	return answer, nil
+}
+
+// endTurn notes that a turn is over, and how many tokens the conversation has.
+func (a *agent) endTurn(sent int) {
 	a.mu.Lock()
-	a.sent = used.ModelInput + used.ModelOutput
+	defer a.mu.Unlock()
+	a.sent = sent
 	a.turnsDone++
 	close(a.turned)
 	a.turned = make(chan struct{})
-	a.mu.Unlock()
-	if lease != nil { // what the model says stays in its context; of calls, the arguments are charged when they are made
-		said := 0
-		for _, b := range answer.Content {
-			if b.Type == runner.Text {
-				said += a.t.Counter.Count(b.Text)
-			}
-		}
-		if _, err := lease.ChargeUpTo(said); err != nil {
-			a.t.Log.Debug("the words of a model were not charged", "branch_id", a.branch.ID, "err", err)
+}
+
+// payWords charges what the model says to the branch: it stays in its context. Of calls, the arguments are charged
+// when they are made.
+func (a *agent) payWords(lease *folding.Lease, answer runner.Message) {
+	said := 0
+	for _, b := range answer.Content {
+		if b.Type == runner.Text {
+			said += a.t.Counter.Count(b.Text)
 		}
 	}
-	return answer, nil
+	if _, err := lease.ChargeUpTo(said); err != nil {
+		a.t.Log.Debug("the words of a model were not charged", "branch_id", a.branch.ID, "err", err)
+	}
 }
 
 // newTurn begins the call of a turn, with what is new in the request, and returns the most tokens that the turn

@@ -182,6 +182,11 @@ func (t *Tools) status(ctx context.Context, r *Request) ([]byte, error) {
 		}{Status: "No active branch found", Limits: left}
 		return structured(c, none), nil
 	}
+	return t.state(ctx, c, b, left)
+}
+
+// state returns the answer of branch_status about a branch.
+func (t *Tools) state(ctx context.Context, c *interceptor.Call, b folding.Branch, left []limitLeft) (_ []byte, err error) {
 	out := struct {
 		BranchID    string `json:"branch_id"`
 		SessionID   string `json:"session_id"`
