@@ -221,14 +221,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as interceptor.
 	at := map[string]*UpstreamReport{}
 	r.Upstreams = make([]UpstreamReport, len(st.Servers))
 	for i, srv := range st.Servers {
-		info, _ := srv.Info()
-		fault := faults[srv.Key]
-		_, fails := errors.AsType[*upstream.LoginError](fault)
-		lacks := upstream.MayLogIn(fault) && srv.Config.Auth.PerPrincipal() && (as.Principal == "" || srv.Config.Auth.TokenExchange != nil)
-		if fault != nil { // it may quote the server, and a URL of the configuration
-			fault = errors.New(g.Boundary.Text(fault.Error()))
-		}
-		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault, LoginFails: fails, Lacks: lacks}
+		r.Upstreams[i] = g.upstreamReport(srv, faults[srv.Key], as)
 		at[srv.Key] = &r.Upstreams[i]
 	}
 	for _, shown := range list.Order {
@@ -269,6 +262,18 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as interceptor.
 		at[e.Server].Resources++
 	}
 	return r
+}
+
+// upstreamReport returns the report about a server that as uses, and which has that fault, without its lists.
+func (g *Gateway) upstreamReport(srv *upstream.Server, fault error, as interceptor.Identity) UpstreamReport {
+	info, _ := srv.Info()
+	u := UpstreamReport{Name: srv.Key, Version: info.Version}
+	_, u.LoginFails = errors.AsType[*upstream.LoginError](fault)
+	u.Lacks = upstream.MayLogIn(fault) && srv.Config.Auth.PerPrincipal() && (as.Principal == "" || srv.Config.Auth.TokenExchange != nil)
+	if fault != nil { // it may quote the server, and a URL of the configuration
+		u.Err = errors.New(g.Boundary.Text(fault.Error()))
+	}
+	return u
 }
 
 // TestPolicy decides the calls that a file lists as a gateway does, and compares the decisions with
