@@ -163,8 +163,7 @@ func (g *Gateway) openParts() error {
 	g.settings.Load().Servers = g.servers.Servers(g.Start, nil)
 	g.pins = pins.Open(g.Start.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
-		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder, RequestRate: g.RequestRate,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Connections: g.servers, Telemetry: g.Telemetry, Log: g.Log,
+		Engine: g.Engine, Chain: g.Chain(), Settings: func() *router.Settings { return &g.settings.Load().Settings }, Pins: g.pins, Connections: g.servers,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetModels(llm.Open, g.router.Chain)

@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -131,7 +132,7 @@ func (c *sharedGroups) Forget(g upstream.Group) bool {
 // Those with a session, a task or an open connection stay.
 func TestGroupsAreForgotten(t *testing.T) {
 	c := &sharedGroups{map[upstream.Group]bool{}, map[upstream.Group]bool{}}
-	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler), Connections: c})
+	rt := New(t.Context(), Options{Engine: logging(slog.DiscardHandler), Connections: c})
 	group := func(n int) upstream.Group { return upstream.Group{Principal: fmt.Sprint("user", n)} }
 	join := func(n int) *groupLists { // a session that begins and ends
 		p := rt.groupFor(group(n))
@@ -174,7 +175,7 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 	var rt *Router
 	judged := 0
 	off := &interceptor.Boundary{Policy: func(string) interceptor.ScrubPolicy { return interceptor.ScrubPolicy{ToHost: interceptor.Off} }}
-	rt = New(t.Context(), Options{Log: log, Boundary: off, Recorder: &interceptor.Recorder{}, Settings: func() *Settings {
+	rt = New(t.Context(), Options{Engine: &engine.Engine{Options: engine.Options{Log: log}, Boundary: off, Recorder: &interceptor.Recorder{}}, Settings: func() *Settings {
 		if !rt.mu.TryLock() {
 			t.Error("the settings are read under Router.mu")
 			return st
@@ -193,7 +194,7 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 // A fault of a list is logged once, and what is remembered for that has a bound.
 func TestFaultsOfListsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
-	rt := New(t.Context(), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	rt := New(t.Context(), Options{Engine: logging(slog.NewTextHandler(&log, nil))})
 	warn := func(from, n int) (logged int) {
 		log.Reset()
 		merged := &catalog.Catalog{Rules: &catalog.Rules{}}
@@ -221,4 +222,9 @@ func TestFaultsOfListsAreLoggedOnce(t *testing.T) {
 	if n := len(rt.warned); n > maxWarned {
 		t.Errorf("%d faults are remembered, want at most %d", n, maxWarned)
 	}
+}
+
+// logging is an engine that can only log.
+func logging(h slog.Handler) *engine.Engine {
+	return &engine.Engine{Options: engine.Options{Log: slog.New(h)}}
 }

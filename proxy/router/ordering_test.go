@@ -16,7 +16,7 @@ import (
 
 // stdioSession is a session on stdio that has nothing behind it.
 func stdioSession(t *testing.T) *Session {
-	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler)})
+	rt := New(t.Context(), Options{Engine: logging(slog.DiscardHandler)})
 	t.Cleanup(rt.Wait)
 	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy}, rt: rt, tasks: &tasks{}, orderings: map[string]*ordering{}}
 	s.lifetime, s.cancel = context.WithCancelCause(t.Context())

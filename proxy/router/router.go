@@ -16,37 +16,25 @@ package router
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 
-	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/pins"
-	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
-// Options configure a Router. All fields but Telemetry are required.
+// Options configure a Router. All fields are required.
 type Options struct {
+	*engine.Engine                   // below the router, which does not close it
+	Chain          interceptor.Chain // of the engine
 	// Settings returns the settings in force. Who needs several of them calls it once.
-	Settings func() *Settings
-	Chain    interceptor.Chain
-	// Admit decides on a notification to a host: with an error it must not be sent. It changes the message.
-	Admit       func(context.Context, interceptor.Notification, *interceptor.Message) error
-	Boundary    *interceptor.Boundary
-	Recorder    *interceptor.Recorder
-	RequestRate *interceptor.RequestRate
-	Branches    *folding.Manager
-	Tokens      interceptor.TokenMeter
-	Tools       *tools.Tools
+	Settings    func() *Settings
 	Pins        *pins.Store
 	Connections Connections
-	// Telemetry may be nil.
-	Telemetry *interceptor.Telemetry
-	Log       *slog.Logger
 }
 
 // Connections are those that groups share.
