@@ -25,7 +25,6 @@ type Session struct {
 	rt       *Router
 	lifetime context.Context
 	cancel   context.CancelCauseFunc
-	unbind   func() bool // Close cancels the requests itself
 	// scope selects the connections that its requests use: its own, or those that its group shares.
 	scope upstream.Scope
 
@@ -83,7 +82,6 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	rt.mu.Unlock()
 	s.tasks = &s.group.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
-	s.unbind = context.AfterFunc(s.lifetime, s.cancelPending)
 	if p.Ordered() {
 		s.greeted, s.greet = context.WithCancel(s.lifetime)
 	}
@@ -104,7 +102,6 @@ func (s *Session) Close(reason string) {
 	s.closed = true
 	initialized := s.revision != ""
 	s.mu.Unlock()
-	s.unbind()
 	s.cancel(errSessionClosed)
 	s.cancelPending()
 	s.rt.mu.Lock()
