@@ -66,7 +66,7 @@ func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*intercept
 	}
 	child.lifetime, child.cancel = context.WithCancelCause(ctx)
 	defer child.cancel(nil)
-	defer child.releaseTickets()
+	defer child.ticket.done()
 	defer child.releaseServers()
 	var err error
 	denied := func(reason, code, format string) error {

@@ -118,7 +118,7 @@ func (o *ordering) ticket(wg *sync.WaitGroup) ticket {
 }
 
 // done lets the notifications after the ticket go. The second call does nothing.
-func (t ticket) done() {
+func (t *ticket) done() {
 	if t.o == nil {
 		return
 	}
@@ -131,7 +131,7 @@ func (t ticket) done() {
 }
 
 // wait returns when the host has all messages before the ticket, or ctx is done.
-func (t ticket) wait(ctx context.Context) {
+func (t *ticket) wait(ctx context.Context) {
 	if t.turn == nil {
 		return
 	}
@@ -178,28 +178,13 @@ func (r *request) Message(m wire.Message) {
 // ResponseArrived implements [conn.Receiver]: the response takes its place in the order.
 func (r *request) ResponseArrived(wire.Message) {
 	if r.s.Ordered() {
-		r.tickets = append(r.tickets, r.s.order(r.server).ticket(&r.s.rt.wg))
+		r.ticket = r.s.order(r.server).ticket(&r.s.rt.wg)
 	}
-}
-
-// awaitTurn waits until the host has all messages before the response.
-func (r *request) awaitTurn(ctx context.Context) {
-	for _, t := range r.tickets {
-		t.wait(ctx)
-	}
-}
-
-// releaseTickets lets what waits for the response go: the host has it, or gets none.
-func (r *request) releaseTickets() {
-	for _, t := range r.tickets {
-		t.done()
-	}
-	r.tickets = nil
 }
 
 // Sent implements [server.Pending]: the host has the response, or gets none.
 func (r *request) Sent() {
-	r.releaseTickets()
+	r.ticket.done()
 	if r.s.greet != nil && r.Msg.Method == "initialize" {
 		r.s.greet()
 	}

@@ -34,7 +34,7 @@ type request struct {
 	call    *interceptor.Call  // set before the request is sent to a server
 	servers []*upstream.Server // that may own the target, the likeliest first
 	entry   catalog.Entry      // of the tool that is called
-	tickets []ticket           // of the answers on their way to the host
+	ticket  ticket             // the place of the response on its way to the host
 
 	// Guarded by s.mu.
 	server string    // key of the server that it was sent to
@@ -519,7 +519,7 @@ func errRemoved() error {
 func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 	var forbidden error
 	for _, srv := range r.servers {
-		r.releaseTickets() // of the previous server: its answer is not delivered
+		r.ticket.done() // of the previous server: its answer is not delivered
 		c.Target.Server, c.Target.To = srv.Key, srv.Name
 		if forbidden = r.permit(c); forbidden != nil {
 			continue
@@ -598,7 +598,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	c.Outcome.Forwarded = true
 	ctx, end := r.s.rt.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
 	m, err := cn.Call(ctx, r.outgoing(c))
-	r.awaitTurn(ctx)
+	r.ticket.wait(ctx)
 	if err == nil && r.lifetime.Err() != nil { // the layers would refuse the answer, for another reason
 		err = context.Cause(r.lifetime)
 	}
