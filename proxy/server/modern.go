@@ -45,9 +45,9 @@ func (x *exchange) postModern(req *Request) {
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(x.srv.lifetime, func() { cancel(errShutdown) })()
-	st, conn := newStream(x.r.Context(), 0, 1, x.srv.opts.MaxQueue, false)
-	p := &response{x: x, stream: st, conn: conn, req: req, status: http.StatusOK, cancel: cancel}
-	emit := x.srv.emitGlobalTaskIDs(st.emit)
+	p := newResponse(x, req, 0, 1, false)
+	p.cancel = cancel
+	emit := x.srv.emitGlobalTaskIDs(p.stream.emit)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
 		peer.Push, p.stop, p.tokenValid, wait = emit, x.srv.drain, x.tokenCheck(), 0
@@ -62,7 +62,7 @@ func (x *exchange) postModern(req *Request) {
 		}
 		closeSession(s, "request answered", x.srv.log)
 		reply.Result = x.srv.globalTaskIDs(req, reply.Result)
-		st.finish(reply)
+		p.stream.finish(reply)
 	})
 }
 

@@ -217,9 +217,9 @@ func (l *legacySession) response(x *exchange, req *Request, requests int) *respo
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextID++
-	s, c := newStream(x.r.Context(), l.nextID, requests, l.srv.opts.MaxQueue, true)
-	l.open[s.id] = s
-	return &response{x: x, stream: s, conn: c, session: l, req: req, status: http.StatusOK}
+	p := newResponse(x, req, l.nextID, requests, true)
+	p.session, l.open[l.nextID] = l, p.stream
+	return p
 }
 
 // serve runs a request that was entered, and answers it.

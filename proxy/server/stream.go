@@ -54,26 +54,15 @@ type streamConn struct {
 	wake chan struct{} // capacity 1: there is something to look at; nil before an event stream begins
 	last uint64        // the number of the last event sent when the connection began
 
-	start func() // called with each event; nil if there is nothing to start; guarded by stream.mu
+	start func() // called with each event, and must not block; nil if there is nothing to start
 }
 
-// newStream returns the stream of a POST with a number of requests, and its connection.
-func newStream(host context.Context, id uint64, replies, limit int, resume bool) (*stream, *streamConn) {
-	c := &streamConn{host: host}
+// newStream returns the stream of a POST with a number of requests, and its connection. start is called with each event.
+func newStream(host context.Context, id uint64, replies, limit int, resume bool, start func()) (*stream, *streamConn) {
+	c := &streamConn{host: host, start: start}
 	s := &stream{id: id, resume: resume, limit: limit, post: true, pending: replies, conn: c}
 	s.replies = s.first[:0]
 	return s, c
-}
-
-// onEvent makes start be called with each event on c from now on, and now if there is one. start
-// must not block.
-func (s *stream) onEvent(c *streamConn, start func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.start = start
-	if len(s.events) > 0 && s.conn == c {
-		start()
-	}
 }
 
 // emit queues a message ahead of the reply.

@@ -311,7 +311,7 @@ func TestKeepDropsOldestNotification(t *testing.T) {
 // The limits count the length of events, so no event is stored in much more memory.
 func TestKeptRepliesFit(t *testing.T) {
 	for _, events := range []int{0, 1} {
-		s, _ := newStream(t.Context(), 1, 3, 1<<20, true)
+		s, _ := newStream(t.Context(), 1, 3, 1<<20, true, nil)
 		for range events {
 			if err := s.emit([]byte(`{}`)); err != nil {
 				t.Fatal(err)
