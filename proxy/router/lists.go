@@ -44,7 +44,7 @@ const (
 type listCache struct {
 	supply
 	wg      *sync.WaitGroup      // of the fetches
-	changed func(k catalog.Kind) // is called after a fetch if a caller was answered without the list, or with another one
+	changed func(k catalog.Kind) // tells the hosts, after a fetch if one was answered without the list, or with another one
 
 	mu    sync.Mutex
 	lists [catalog.Kinds]*catalog.List
@@ -273,17 +273,16 @@ func (rt *Router) groups() []*groupLists {
 	return slices.Collect(maps.Values(rt.lists))
 }
 
-// caches returns the lists of all groups, and those that sessions have of their own, with the session.
-func (rt *Router) caches() map[*listCache]*Session {
-	all := map[*listCache]*Session{}
+// caches returns the lists of all groups, and those that sessions have of their own.
+func (rt *Router) caches() (all []*listCache) {
 	for _, p := range rt.groups() {
 		for _, c := range p.caches.Range {
-			all[c.(*listCache)] = nil
+			all = append(all, c.(*listCache))
 		}
 	}
 	for _, s := range rt.Sessions("") {
 		for _, c := range s.own.Range {
-			all[c.(*listCache)] = s
+			all = append(all, c.(*listCache))
 		}
 	}
 	return all
@@ -298,15 +297,10 @@ func (p *groupLists) of(srv *upstream.Server) *listCache {
 	return c.(*listCache)
 }
 
-// newListCache returns an empty cache.
-func newListCache(s supply) *listCache {
-	return &listCache{supply: s, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.rt.tell(s.group, k.Changed()) }}
-}
-
 // storedLists returns a cache with the lists that the server gave to an earlier process for hosts that
 // can do the same.
 func (s supply) storedLists() *listCache {
-	c := newListCache(s)
+	c := &listCache{supply: s, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.rt.tell(s.group, k.Changed()) }}
 	_, known := s.srv.Info()
 	for k := range catalog.Kinds {
 		page := s.srv.StoredList(k.Method(), s.group.Capabilities)
@@ -375,7 +369,7 @@ func (s *Session) ownCache(srv *upstream.Server) *listCache {
 	if s.Transport == "stdio" || s.scope.Own == nil || srv.SharesConnections() {
 		return nil
 	}
-	own, _ := s.own.LoadOrStore(srv, newListCache(supply{s.rt, srv, s.scope.Group}))
+	own, _ := s.own.LoadOrStore(srv, &listCache{supply: supply{s.rt, srv, s.scope.Group}, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.announce(k.Changed()) }})
 	return own.(*listCache)
 }
 

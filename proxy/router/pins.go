@@ -140,19 +140,15 @@ func (rt *Router) Repin(events []pins.Event) {
 	for _, e := range events {
 		rt.definition(e, false, true)
 	}
-	for c, owner := range rt.caches() {
+	for _, c := range rt.caches() {
 		for k := range pinned {
-			changed := c.replace(k, func(l *catalog.List) *catalog.List {
+			if c.replace(k, func(l *catalog.List) *catalog.List {
 				if now := c.pin(rt.lifetime, k, l, false); !maps.Equal(now.Held, l.Held) {
 					return now
 				}
 				return l
-			})
-			switch {
-			case changed && owner != nil:
-				owner.announce(k.Changed())
-			case changed:
-				rt.tell(c.group, k.Changed())
+			}) {
+				c.changed(k)
 			}
 		}
 	}

@@ -196,7 +196,7 @@ func (s *Session) send(r *request, m wire.Message) error {
 func (rt *Router) Reloaded(before *Settings) {
 	st := rt.Settings()
 	lists := rt.groups()
-	for c := range rt.caches() {
+	for _, c := range rt.caches() {
 		c.rescrub()
 	}
 	rt.mu.Lock()
