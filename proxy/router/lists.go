@@ -162,18 +162,18 @@ func (c *listCache) miss(k catalog.Kind, err error) (*catalog.List, error) {
 	return nil, err
 }
 
-// takeMissed returns and forgets the kinds of lists that a caller was answered without. It leaves out those
+// tellMissed tells the hosts of the lists that one was answered without, and which the server has. It leaves out those
 // that are being fetched: the fetch announces them.
-func (c *listCache) takeMissed() (missed []catalog.Kind) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *listCache) tellMissed() {
 	for k := range catalog.Kinds {
-		if c.missed[k] && c.fetches[k] == nil {
-			c.missed[k] = false
-			missed = append(missed, k)
+		c.mu.Lock()
+		missed := c.missed[k] && c.fetches[k] == nil
+		c.missed[k] = c.missed[k] && !missed
+		c.mu.Unlock()
+		if missed && c.srv.Capability(k.Capability()) != nil {
+			c.changed(k)
 		}
 	}
-	return missed
 }
 
 // peek returns a list without fetching it, nil if it is not there.
@@ -550,15 +550,6 @@ func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Se
 		}
 		return supply{s.rt, srv, s.scope.Group}.pin(ctx, k, l, true), nil
 	})
-}
-
-// tellMissed tells the hosts of a group about the lists of a server that were missing in their answers.
-func (rt *Router) tellMissed(p *groupLists, srv *upstream.Server) {
-	for _, k := range p.of(srv).takeMissed() {
-		if srv.Capability(k.Capability()) != nil {
-			rt.tell(p.group, k.Changed())
-		}
-	}
 }
 
 // tell tells the hosts of a group that a list changed.

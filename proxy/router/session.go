@@ -240,7 +240,7 @@ func (o groupOwner) lists() []*groupLists {
 func (o groupOwner) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 	supply{o.rt, srv, o.group}.instructions(o.rt.lifetime, true)
 	for _, l := range o.lists() {
-		o.rt.tellMissed(l, srv)
+		l.of(srv).tellMissed()
 	}
 	if again {
 		o.rt.allChanged(srv, o.group, nil)

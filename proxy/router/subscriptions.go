@@ -320,7 +320,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 		_, _ = c.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: level}) // else the server logs at its own level
 	}
 	s.rt.wg.Go(func() { s.reopen(srv, c) })
-	s.rt.tellMissed(s.group, srv)
+	s.group.of(srv).tellMissed()
 	if !again {
 		return
 	}
