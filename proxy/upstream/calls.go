@@ -23,7 +23,7 @@ type calls struct {
 	mu     sync.Mutex // not held across a callback
 	last   int64
 	open   map[int64]*call
-	tokens map[string]*call // by wire.TokenKey of the token as the server knows it
+	tokens map[string]*call // by wire.TokenKey of the host's token; unused if the connection is shared
 	using  int              // open calls for which somebody waits
 	since  time.Time        // when the last of them ended
 	closed error            // why no call may begin
@@ -76,25 +76,18 @@ func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	if !c.watch {
 		t.using++
 	}
-	if c.token != nil {
-		t.tokens[t.wireToken(c)] = c
+	replaced := c.token != nil && t.cfg.Host.Shared
+	if c.token != nil && !replaced {
+		t.tokens[wire.TokenKey(c.token)] = c
 	}
 	t.mu.Unlock()
-	if c.token != nil && t.cfg.Host.Shared {
+	if replaced {
 		return c, rawjson.Set(r.Params, c.idLiteral(), "_meta", "progressToken"), nil
 	}
 	return c, r.Params, nil
 }
 
 func (c *call) idLiteral() []byte { return strconv.AppendInt(nil, c.id, 10) }
-
-// wireToken returns the key of c's token as the server sees it.
-func (t *calls) wireToken(c *call) string {
-	if t.cfg.Host.Shared {
-		return string(c.idLiteral())
-	}
-	return wire.TokenKey(c.token)
-}
 
 // setAbort sets the abort of c. It returns false if c is over.
 func (t *calls) setAbort(c *call, abort context.CancelCauseFunc) bool {
@@ -139,7 +132,7 @@ func (t *calls) take(id int64) (c *call, late bool) {
 		t.since = time.Now()
 	}
 	if c.token != nil {
-		if key := t.wireToken(c); t.tokens[key] == c {
+		if key := wire.TokenKey(c.token); t.tokens[key] == c {
 			delete(t.tokens, key)
 		}
 	}
@@ -272,13 +265,12 @@ func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	if !ok {
 		return nil, true
 	}
-	t.mu.Lock()
-	c = t.tokens[wire.TokenKey(lit)]
-	t.mu.Unlock()
 	if !t.cfg.Host.Shared {
-		return c, true
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.tokens[wire.TokenKey(lit)], true
 	}
-	if c == nil {
+	if c = t.get(wire.OwnID(lit)); c == nil || c.token == nil {
 		return nil, false
 	}
 	*m = m.WithParams(rawjson.Set(m.Params, c.token, "progressToken"))
