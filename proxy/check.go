@@ -176,13 +176,8 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 func (g *Gateway) complete(ctx context.Context, s *router.Session, k catalog.Kind, faults map[string]error, wait time.Duration) *catalog.Catalog {
 	fewest, since := len(faults)+1, time.Now()
 	for {
-		merged, missing := s.Catalog(ctx, 2*time.Second, k, nil)
-		late := map[string]error{}
-		for key, err := range missing {
-			if faults[key] == nil {
-				late[key] = err
-			}
-		}
+		merged, late := s.Catalog(ctx, 2*time.Second, k, nil)
+		maps.DeleteFunc(late, func(key string, _ error) bool { return faults[key] != nil })
 		if len(late) < fewest {
 			fewest, since = len(late), time.Now()
 		}
