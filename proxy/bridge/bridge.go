@@ -65,7 +65,7 @@ func New(lifetime context.Context, replica string, log *slog.Logger) *Bridge {
 func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
 	log := b.log.With("upstream", server)
 	shared := func() sharedConn {
-		return sharedConn{Conn: c, hosts: h, everyone: host.Everyone, serving: map[*conn.Request]struct{}{}}
+		return sharedConn{Conn: c, Handler: h, everyone: host.Everyone, serving: map[*conn.Request]struct{}{}}
 	}
 	switch modern := c.Info().Modern() || host.View; {
 	case host.Shared && modern:

@@ -16,8 +16,8 @@ import (
 // it drops them: one that comes late would reach another principal.
 type sharedConn struct {
 	conn.Conn
-	hosts    conn.Handler
-	everyone bool
+	conn.Handler // of the hosts
+	everyone     bool
 
 	mu      sync.Mutex
 	serving map[*conn.Request]struct{} // the hosts' requests at the server
@@ -46,7 +46,7 @@ func (s *sharedConn) enter(r *conn.Request) (leave func()) {
 // Unsolicited implements [conn.Handler]. A change of a list concerns all hosts.
 func (s *sharedConn) Unsolicited(m wire.Message) {
 	if strings.HasSuffix(m.Method, "/list_changed") {
-		s.hosts.Unsolicited(m)
+		s.Handler.Unsolicited(m)
 		return
 	}
 	lost := conn.Undelivered{Message: m, Rule: conn.RuleShare, Text: "principals share this connection, and the message does not say for which call it is"}
@@ -61,11 +61,8 @@ func (s *sharedConn) Unsolicited(m wire.Message) {
 		}
 		lost.Rule, lost.Text = conn.RuleNoCall, "the message does not say for which call it is, and it fits none or several"
 	}
-	s.hosts.Undelivered(lost)
+	s.Undelivered(lost)
 }
-
-// Undelivered implements [conn.Handler].
-func (s *sharedConn) Undelivered(r conn.Undelivered) { s.hosts.Undelivered(r) }
 
 // only returns the request that a notification that names no request must be about: the only one that may
 // get it, or one of several of the same session. several means that it could be about several.

@@ -224,7 +224,7 @@ func (call *suspendedCall) Message(m wire.Message) {
 			call.mu.Lock()
 			as := call.round.Call // the newest round
 			call.mu.Unlock()
-			call.server.hosts.Undelivered(conn.Undelivered{Message: m, Call: as, Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
+			call.server.Undelivered(conn.Undelivered{Message: m, Call: as, Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
 		}
 	}
 }
@@ -396,7 +396,7 @@ func (s *legacyServer) assign(m wire.Message) {
 
 // refuse answers a request of the server with an error, and reports it.
 func (s *legacyServer) refuse(code int, r conn.Undelivered) {
-	s.hosts.Undelivered(r)
+	s.Undelivered(r)
 	s.reply(wire.Message{ID: r.Message.ID, Error: (&wire.Error{Code: code, Message: r.Text}).JSON()})
 }
 
