@@ -158,7 +158,7 @@ func waitFor(ctx context.Context, r *Request, agents []*agent, limit time.Durati
 	defer timer.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	m, before, total := newProgressReporter(r), 0, 0
+	tell, before, total := teller(r), 0, 0
 	for _, a := range agents {
 		total += a.llm.MaxTurns
 	}
@@ -176,7 +176,7 @@ func waitFor(ctx context.Context, r *Request, agents []*agent, limit time.Durati
 				return context.Cause(ctx)
 			}
 			done, _ := a.progress()
-			m.tell(before+done, total)
+			tell(before+done, total)
 		}
 		before += a.llm.MaxTurns
 	}

@@ -123,7 +123,7 @@ func (b *batch) wait(ctx context.Context, r *Request) (running []byte, err error
 	defer limit.Stop()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	m := newProgressReporter(r)
+	tell := teller(r)
 	for {
 		select {
 		case <-b.done:
@@ -131,7 +131,7 @@ func (b *batch) wait(ctx context.Context, r *Request) (running []byte, err error
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-tick.C:
-			m.tell(int(b.finished.Load()), len(b.in.Steps))
+			tell(int(b.finished.Load()), len(b.in.Steps))
 		case <-limit.C:
 			b.detached.Store(true)
 			return plain(r.Call, fmt.Sprintf("[batch running: %d of %d calls done; wait for its answer with branch_read {\"handle\":\"%s\"}]",
@@ -140,31 +140,24 @@ func (b *batch) wait(ctx context.Context, r *Request) (running []byte, err error
 	}
 }
 
-// progressReporter tells the host of one request how far that is, if the host asked for it. MCP wants each value to be
+// teller returns what tells the host of a request how far that is, if the host asked for it. MCP wants each value to be
 // greater than the one before, so if no more is done it adds a part of one step, which grows with time.
-type progressReporter struct {
-	r     *Request
-	begun time.Time
-	last  float64
-}
-
-func newProgressReporter(r *Request) *progressReporter {
-	return &progressReporter{r: r, begun: time.Now(), last: -1}
-}
-
-func (m *progressReporter) tell(done, total int) {
-	token, ok := rawjson.Get(m.r.Call.Target.Forward, "_meta", "progressToken")
-	if !ok {
-		return
+func teller(r *Request) (tell func(done, total int)) {
+	begun, last := time.Now(), -1.0
+	return func(done, total int) {
+		token, ok := rawjson.Get(r.Call.Target.Forward, "_meta", "progressToken")
+		if !ok {
+			return
+		}
+		value := float64(done)
+		if value <= last {
+			waited := time.Since(begun).Minutes()
+			value = max(value, math.Floor(last)) + waited/(waited+1)
+		}
+		last = value
+		r.Notify(wire.Message{Method: wire.MethodProgress,
+			Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%v,"total":%d}`, token, value, total)})
 	}
-	value := float64(done)
-	if value <= m.last {
-		waited := time.Since(m.begun).Minutes()
-		value = max(value, math.Floor(m.last)) + waited/(waited+1)
-	}
-	m.last = value
-	m.r.Notify(wire.Message{Method: wire.MethodProgress,
-		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%v,"total":%d}`, token, value, total)})
 }
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under

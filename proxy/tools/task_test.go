@@ -35,9 +35,9 @@ func (p *progressOf) Notify(m wire.Message) {
 func TestProgressGrows(t *testing.T) {
 	p := &progressOf{}
 	r := &Request{&interceptor.Call{Target: interceptor.Target{Forward: json.RawMessage(`{"_meta":{"progressToken":1}}`)}}, p}
-	m := newProgressReporter(r)
+	tell := teller(r)
 	for _, done := range []int{0, 0, 5, 3, 3, 6, 5, 7} {
-		m.tell(done, 10)
+		tell(done, 10)
 	}
 	grows := func() {
 		t.Helper()
