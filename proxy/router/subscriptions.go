@@ -55,7 +55,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 		if !governed {
 			break // finding the owners may take a while
 		}
-		if owners[i], err = l.permitted(ctx, uri); err != nil {
+		if owners[i], err = l.owner(ctx, uri); err != nil {
 			return nil, err
 		}
 	}
@@ -69,7 +69,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
 	for i, uri := range l.uris {
 		if !governed {
-			owners[i] = r.s.likeliestOwner(ctx, uri)
+			owners[i], _ = l.owner(ctx, uri)
 		}
 		if srv := owners[i]; srv != nil { // the one that the policy was asked about
 			rt.wg.Go(func() { l.watch(ctx, srv, uri) })
@@ -97,9 +97,14 @@ func (l *listen) agree() (agreed []byte, err error) {
 				agreed = rawjson.Set(agreed, m.Value, m.Name())
 			}
 		case m.Is("resourceSubscriptions") && rawjson.KindOf(m.Value) != rawjson.Null:
-			uris, err := stringsOf(m.Value)
-			if err != nil {
-				return nil, err
+			var uris []string
+			ok := rawjson.KindOf(m.Value) == rawjson.Array
+			for v := range rawjson.Elements(m.Value) {
+				ok = ok && rawjson.KindOf(v) == rawjson.String
+				uris = append(uris, rawjson.Unquote(v))
+			}
+			if !ok {
+				return nil, invalidParams("params.notifications.resourceSubscriptions must be an array of URIs, each a string")
 			}
 			if _, ok := rawjson.Get(offered, "resources", "subscribe"); ok {
 				l.uris = uris
@@ -113,36 +118,18 @@ func (l *listen) agree() (agreed []byte, err error) {
 	return agreed, nil
 }
 
-// permitted returns the likeliest owner of a resource, nil if there is none. It asks the policy about it.
-func (l *listen) permitted(ctx context.Context, uri string) (*upstream.Server, error) {
-	srv := l.r.s.likeliestOwner(ctx, uri)
-	if srv == nil {
+// owner returns the likeliest owner of a resource, nil if there is none. The error is the policy's.
+func (l *listen) owner(ctx context.Context, uri string) (*upstream.Server, error) {
+	all := l.r.s.ownersOf(ctx, uri)
+	if len(all) == 0 {
 		return nil, nil
 	}
 	one := &interceptor.Call{Origin: l.call.Origin, Attribution: l.call.Attribution}
-	one.Target = interceptor.Target{Method: "resources/subscribe", Name: uri, Server: srv.Key, Forward: rawjson.Marshal(map[string]string{"uri": uri})}
-	return srv, l.r.permit(one)
-}
-
-// likeliestOwner returns the first server that may have a resource, nil if there is none.
-func (s *Session) likeliestOwner(ctx context.Context, uri string) *upstream.Server {
-	if all := s.ownersOf(ctx, uri); len(all) > 0 {
-		return all[0]
+	one.Target = interceptor.Target{Method: "resources/subscribe", Name: uri, Server: all[0].Key, Forward: rawjson.Marshal(map[string]string{"uri": uri})}
+	if err := l.r.permit(one); err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// stringsOf returns the elements of an array of strings.
-func stringsOf(raw []byte) (out []string, err error) {
-	ok := rawjson.KindOf(raw) == rawjson.Array
-	for v := range rawjson.Elements(raw) {
-		ok = ok && rawjson.KindOf(v) == rawjson.String
-		out = append(out, rawjson.Unquote(v))
-	}
-	if !ok {
-		return nil, invalidParams("params.notifications.resourceSubscriptions must be an array of URIs, each a string")
-	}
-	return out, nil
+	return all[0], nil
 }
 
 // send hands a notification to the host, on the stream of the listen.
