@@ -77,7 +77,6 @@ func (s *stream) emit(msg []byte) error {
 	case s.full():
 		return errSlowHost
 	}
-	wire.OneLine(msg)
 	s.add(msg)
 	return nil
 }
@@ -101,7 +100,6 @@ func (s *stream) keep(msg []byte) (dropped []byte, err error) {
 		s.queued -= len(dropped)
 		s.events = slices.Delete(s.events, waiting+at, waiting+at+1)
 	}
-	wire.OneLine(msg)
 	s.add(msg)
 	return dropped, nil
 }
@@ -115,7 +113,7 @@ func (s *stream) finish(reply Reply) (last, resumable bool) {
 	switch {
 	case reply.ID == nil:
 	case s.sse || len(s.events) > 0:
-		s.addReply(reply.Message)
+		s.add(reply.Encode())
 	default:
 		s.replies = append(s.replies, reply)
 	}
@@ -141,7 +139,7 @@ func (s *stream) begin() (sse bool, replies []Reply) {
 		s.conn.wake = make(chan struct{}, 1)
 	}
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
-		s.addReply(r.Message)
+		s.add(r.Encode())
 	}
 	s.replies = nil
 	return true, nil
@@ -237,14 +235,9 @@ func (s *stream) size() int {
 	return s.kept + s.queued
 }
 
-func (s *stream) addReply(reply wire.Message) {
-	event := reply.Encode()
-	wire.OneLine(event)
-	s.add(event)
-}
-
-// add appends an event and wakes the connection; s.mu is held.
+// add appends an event, without its line ends, and wakes the connection; s.mu is held.
 func (s *stream) add(msg []byte) {
+	wire.OneLine(msg)
 	s.events = append(s.events, msg)
 	s.queued += len(msg)
 	if s.conn != nil {
