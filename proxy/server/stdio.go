@@ -244,12 +244,7 @@ func (s *stdioServer) request(m wire.Message) {
 		defer func() { <-s.slots }()
 		defer p.Sent()
 		if reply := p.Serve(); reply.ID != nil { // a failed writer ends the connection
-			_ = s.out.Write(func(line []byte) []byte {
-				at := len(line)
-				line = reply.Append(line)
-				wire.OneLine(line[at:])
-				return line
-			})
+			_ = s.out.Write(reply.AppendLine)
 		}
 		if probe {
 			closeSession(session, "probe answered", s.log)

@@ -116,14 +116,6 @@ func (s *connection) context(parent context.Context) (context.Context, context.C
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// encode appends m to dst as one line without its end.
-func encode(dst []byte, m wire.Message) []byte {
-	start := len(dst)
-	dst = m.Append(dst)
-	wire.OneLine(dst[start:])
-	return dst
-}
-
 const (
 	// sendTimeout bounds the sending of a message for which no caller waits.
 	sendTimeout = 5 * time.Second

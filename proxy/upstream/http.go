@@ -173,7 +173,7 @@ func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (er
 
 // post sends m. A modern request repeats in headers what its body says.
 func (h *httpConn) post(ctx context.Context, m wire.Message, header http.Header) (*http.Response, error) {
-	req, err := h.request(ctx, http.MethodPost, cmp.Or(h.endpoint, h.cfg.URL), encode(nil, m))
+	req, err := h.request(ctx, http.MethodPost, cmp.Or(h.endpoint, h.cfg.URL), m.AppendLine(nil))
 	if err != nil {
 		return nil, err
 	}

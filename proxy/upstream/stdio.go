@@ -47,7 +47,7 @@ func (e *dialError) Unwrap() error { return e.err }
 // send queues a message. It does not wait for a child that does not read. If a write fails the
 // connection learns of the end of the child from its stdout.
 func (s *stdioConn) send(_ context.Context, m wire.Message, _ *call) error {
-	err := s.out.Offer(func(b []byte) []byte { return encode(b, m) })
+	err := s.out.Offer(m.AppendLine)
 	full, is := errors.AsType[*wire.QueueFullError](err)
 	switch {
 	case is:

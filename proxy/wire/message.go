@@ -154,9 +154,17 @@ func (m Message) IsNotification() bool { return m.Method != "" && m.ID == nil }
 // IsResponse reports whether m answers a request.
 func (m Message) IsResponse() bool { return m.Method == "" }
 
-// Encode returns m as one line of JSON, built from its fields and not from Raw: set ID, Params,
+// Encode returns m as JSON, built from its fields and not from Raw: set ID, Params,
 // Result or Error first to change them.
 func (m Message) Encode() []byte { return m.Append(nil) }
+
+// AppendLine appends the message to out as one line, without its end.
+func (m Message) AppendLine(out []byte) []byte {
+	start := len(out)
+	out = m.Append(out)
+	OneLine(out[start:])
+	return out
+}
 
 // Append appends what [Message.Encode] returns to out.
 func (m Message) Append(out []byte) []byte {
