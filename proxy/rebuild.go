@@ -171,13 +171,8 @@ func (open requests) charges(r *trace.Record) (all []limits.Charge) {
 	}
 	switch {
 	case strings.HasPrefix(r.Kind, trace.KindRequest) && a.Args != nil:
-		if len(open.byID) == maxRequests {
-			all = slices.Collect(maps.Values(open.byID))
-			clear(open.byID)
-		}
 		c.Tokens, c.Calls = int64(*a.Args), 1
-		open.byID[r.ID] = c
-		return all
+		return open.add(r.ID, c)
 	case strings.HasPrefix(r.Kind, trace.KindResponse) && !a.Lost:
 		for _, id := range r.CorrelationID {
 			if request, found = open.byID[id]; found {
@@ -223,6 +218,16 @@ func (open requests) charges(r *trace.Record) (all []limits.Charge) {
 	}
 	c.Use = open.limits.Reading(c.Use, a.Read)
 	return append(all, c)
+}
+
+// add notes the charge of a request, by the id of its record. It returns those of the requests that it forgets.
+func (open requests) add(id string, c limits.Charge) (all []limits.Charge) {
+	if len(open.byID) == maxRequests {
+		all = slices.Collect(maps.Values(open.byID))
+		clear(open.byID)
+	}
+	open.byID[id] = c
+	return all
 }
 
 // refuse reports whether a rule is that of a call which the limits refused.
