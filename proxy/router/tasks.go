@@ -129,10 +129,10 @@ func (ts *tasks) note(result []byte, c *interceptor.Call, modern bool) {
 	ts.byID[id] = t
 }
 
-// listedTasks is a page of a server's tasks/list, or why there is none.
+// listedTasks is a page of tasks/list, or why there is none.
 type listedTasks struct {
 	Tasks      []json.RawMessage `json:"tasks"`
-	NextCursor string            `json:"nextCursor"`
+	NextCursor string            `json:"nextCursor,omitempty"`
 	err        error
 }
 
@@ -159,10 +159,7 @@ func (r *request) answerTaskList(ctx context.Context, c *interceptor.Call, own b
 		return nil, cause
 	}
 	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each page was scrubbed when it was read
-	out := struct {
-		Tasks      []json.RawMessage `json:"tasks"`
-		NextCursor string            `json:"nextCursor,omitempty"`
-	}{Tasks: []json.RawMessage{}}
+	out := listedTasks{Tasks: []json.RawMessage{}}
 	if own && !later {
 		out.Tasks = rt.Tools.Tasks(c)
 	}
