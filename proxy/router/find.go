@@ -103,7 +103,7 @@ func (r *request) FindTools(ctx context.Context, query, server string, limit int
 		servers[i] = fmt.Sprintf("%s (%d)", key, owners[key])
 	}
 	if server != "" && owners[server] == 0 {
-		return nil, "", interceptor.FoldingRefusal(folding.Errorf(folding.ErrInvalidInput, "server: there is no %s with tools; there are %s", rt.echo(server), strings.Join(servers, ", ")))
+		return nil, "", folding.Errorf(folding.ErrInvalidInput, "server: there is no %s with tools; there are %s", rt.echo(server), strings.Join(servers, ", "))
 	}
 	found, fit, vague := seen.Search(query, server)
 	best := min(limit, fit)
