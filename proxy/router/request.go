@@ -75,7 +75,7 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 	if name, _ := rawjson.GetString(req.Meta.ClientInfo, "name"); name != "" && s.scope.Own == nil { // a legacy host says it once
 		s.setClient(name)
 	}
-	if s.lifetime.Err() != nil { // else cancelPending finds the request
+	if s.lifetime.Err() != nil { // else Close finds the request
 		r.cancel(errSessionClosed)
 	}
 	s.pending[string(req.Msg.ID)] = r

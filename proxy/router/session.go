@@ -101,9 +101,11 @@ func (s *Session) Close(reason string) {
 	}
 	s.closed = true
 	initialized := s.revision != ""
-	s.mu.Unlock()
 	s.cancel(errSessionClosed)
-	s.cancelPending()
+	for _, r := range s.pending {
+		r.cancel(errSessionClosed)
+	}
+	s.mu.Unlock()
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)
 	s.group.sessions--
@@ -119,15 +121,6 @@ func (s *Session) Close(reason string) {
 	}
 	if s.scope.Own != nil {
 		s.rt.wg.Go(s.scope.Own.Close)
-	}
-}
-
-// cancelPending cancels the requests of a session that has ended.
-func (s *Session) cancelPending() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.pending {
-		r.cancel(errSessionClosed)
 	}
 }
 
