@@ -143,9 +143,13 @@ func (r *request) newCall() *interceptor.Call {
 	if s.Transport == "stdio" {
 		transport = "pipe"
 	}
+	revision, ok := rawjson.GetString(r.Meta.ProtocolVersion)
+	if !ok || s.scope.Own != nil { // a legacy host says it once
+		revision = s.Revision()
+	}
 	return &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Identity: sender, Session: s.ID, From: s.traceName(), Revision: r.revision(),
+			Direction: interceptor.FromHost, Identity: sender, Session: s.ID, From: s.traceName(), Revision: revision,
 			Transport: transport, ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
@@ -167,14 +171,6 @@ func (r *request) readParams() error {
 		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
 	}
 	return engine.TakeMeta(c, &r.Meta, rt.Recorder, rt.Settings().Config.Trace.Correlation == "strict")
-}
-
-func (r *request) revision() string {
-	s := r.s
-	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
-		return v
-	}
-	return s.Revision()
 }
 
 // route returns the handler that answers the request at the end of the chain, and completes the call.
