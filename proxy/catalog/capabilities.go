@@ -35,18 +35,13 @@ func Capabilities(servers [][]byte) []byte {
 		v, _ := rawjson.Get(capabilities, "resources", "subscribe")
 		return string(v) == "true"
 	})
-	if has("prompts") {
-		out = rawjson.Set(out, []byte(`{"listChanged":true}`), "prompts")
+	resources := `{"listChanged":true}`
+	if subscribe {
+		resources = `{"subscribe":true,"listChanged":true}`
 	}
-	switch {
-	case subscribe:
-		out = rawjson.Set(out, []byte(`{"subscribe":true,"listChanged":true}`), "resources")
-	case has("resources"):
-		out = rawjson.Set(out, []byte(`{"listChanged":true}`), "resources")
-	}
-	for _, name := range []string{"logging", "completions"} {
-		if has(name) {
-			out = rawjson.Set(out, []byte(`{}`), name)
+	for _, own := range [...]struct{ name, value string }{{"prompts", `{"listChanged":true}`}, {"resources", resources}, {"logging", `{}`}, {"completions", `{}`}} {
+		if has(own.name) {
+			out = rawjson.Set(out, []byte(own.value), own.name)
 		}
 	}
 	for _, capabilities := range servers {
