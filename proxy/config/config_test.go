@@ -170,6 +170,8 @@ func TestConfigFaults(t *testing.T) {
 		{"text in a text", "listen: a: b\n", []wanted{{"syntax", 1, "not allowed in this context: correct the indentation"}}},
 		{"reserved character", "upstreams:\n  a: {command: [@x/y]}\n", []wanted{{"syntax", 2, "into quotes"}}},
 		{"alias by mistake", "principals:\n  a: {token: *SECRET}\n", []wanted{{"principals.a.token", 2, "begins with * into quotes"}}},
+		{"key that is no text", "trace: {true: x, payload: none}\n", []wanted{{"trace.true", 1, "no such key"}}},
+		{"unset variable and another fault", "listen: ${NOPE}\nbudget: {scale: x}\n", []wanted{{"listen", 1, "NOPE is not set"}, {"budget.scale", 2, "must be a number"}}},
 		{"tagged boolean", "folding: {inject_memories: !!bool SECRET}\n", []wanted{{"folding.inject_memories", 1, "must be true or false"}}},
 		{"two faults at once", "trace: {payload: full, sync: now}\n", []wanted{{"trace.payload", 1, ""}, {"trace.sync", 1, ""}}},
 		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []wanted{{"upstreams.a.tools.deny", 2, "not a valid glob: use *"}}},
@@ -277,7 +279,7 @@ func TestFindState(t *testing.T) {
 	for text, want := range map[string]string{ // part of the error; "" is none
 		"state_dir: s\nenv_file: missing.env\nupstreams: {a: {url: \"${NO_URL}\"}, b: {command: [no-such-program], env: {K: \"${NO_KEY}\"}}}\n":  "",
 		"state_dir: s\nlisten: 127.0.0.1:1\nprincipals: {alice: {token: \"${NO_TOKEN}\"}}\nllm: {api: openai, url: \"${NO_LLM}\", model: m}\n":   "",
-		"state_dir: s\nscrub: {timeout_ms: 5}\nbudgets: {store: {url: \"${NO_STORE}\"}, limits: [{name: x, tokens: 5, per: all, window: 1h}]}\n": "",
+		"state_dir: s\nscrub: {timeout_ms: 5}\nstore: {url: \"${NO_STORE}\"}\nbudgets: {limits: [{name: x, tokens: 5, per: all, window: 1h}]}\n": "",
 		"state_dir: s\nupstreams: {notes: {url: \"${NO_URL}\", auth: {authorization_code: {}}}}\n":                                               "",
 		"state_dir: s\npublic_url: https://gate.example.com\nauth: {issuers: {corp: {url: \"${NO_ISSUER}\"}}}\n":                                 "",
 		"state_dir: s\nfolding: {max_budget: \"${NO_BUDGET}\"}\n":                                                                                "",

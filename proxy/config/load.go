@@ -200,8 +200,7 @@ func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 	}()
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		fault, _ := d.explain(err)
-		return c, []Fault{fault}
+		return c, []Fault{explain(err)}
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
@@ -219,169 +218,218 @@ func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
 	if d.envFile = d.readEnvFile(body, dir); d.envFile.Msg != "" && !d.lenient {
 		return c, []Fault{d.envFile}
 	}
-	d.walk(body, place{is: reflect.TypeFor[Config]()})
+	d.read(body, "", reflect.ValueOf(&c).Elem())
+	c.order, c.lines = d.order, d.lines
 	if len(d.faults) > 0 {
+		slices.SortStableFunc(d.faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, strings.Compare(a.Key, b.Key)) })
 		return c, d.faults
 	}
-	c, faults = d.decode(body)
-	if faults = d.beyondUnset(faults); len(faults) > 0 {
-		return c, faults
-	}
 	faults = c.Locate(c.Validate())
-	if len(d.unset) > 0 { // the rest may follow from values that are not there
+	if d.unset { // the rest may follow from values that are not there
 		faults = slices.DeleteFunc(faults, func(f Fault) bool { return !stateKeys.MatchString(f.Key) })
-	}
-	if d.lenient && strings.Contains(c.StateDir, "${") { // by an alias of a value that may be unset
-		faults = append(faults, c.Locate([]Fault{{Key: "state_dir", Msg: fmt.Sprintf("%q has a variable that is not set: set it", c.StateDir)}})...)
 	}
 	return c, faults
 }
 
-// beyondUnset returns the faults that are not about values with variables that may be unset.
-func (d *document) beyondUnset(faults []Fault) []Fault {
-	return slices.DeleteFunc(faults, func(f Fault) bool {
-		return f.Key != "" && slices.ContainsFunc(d.unset, func(key string) bool { return isWithin(key, f.Key) || isWithin(f.Key, key) })
-	})
-}
-
-// isWithin reports whether a key is another one, or below it.
-func isWithin(key, other string) bool {
-	rest, ok := strings.CutPrefix(key, other)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
-}
-
-// document keeps the facts about a file's text that its values do not show.
+// document reads a file's text into a configuration.
 type document struct {
 	env    func(string) (string, bool)
-	places map[*token.Token]place // by the first token of each key and value
-	lines  map[string]int         // by key
-	order  []string               // the keys of the upstreams
-	texts  []unreadable           // values that their type can't read
-	named  map[string]ast.Node    // by anchor
-	faults []Fault                // of ${NAME}
+	lines  map[string]int      // by key
+	order  []string            // the keys of the upstreams
+	named  map[string]ast.Node // by anchor
+	faults []Fault
 
-	lenient bool     // see FindState
-	unset   []string // the keys of values with variables that are unset, if that is no fault
-	envFile Fault    // of env_file
+	lenient bool  // see FindState
+	unset   bool  // there is a value with a variable that is unset, and that is no fault
+	envFile Fault // of env_file
 }
 
 func newDocument(env func(string) (string, bool)) *document {
-	return &document{env: env, places: map[*token.Token]place{}, lines: map[string]int{}, named: map[string]ast.Node{}}
+	return &document{env: env, lines: map[string]int{}, named: map[string]ast.Node{}}
 }
 
 // stateKeys match the keys whose values [FindState] needs.
 var stateKeys = regexp.MustCompile(`^(state_dir|trace|scrub)\b`)
 
-// unreadable is a value that its type can't read. The decoder's error has no position.
-type unreadable struct {
-	at  place
-	msg string
-	on  int // the line
+func (d *document) fault(n ast.Node, key, msg string) {
+	d.faults = append(d.faults, Fault{Key: key, Line: line(n), Msg: msg})
 }
 
-// place is where a key or a value stands.
-type place struct {
-	key string
-	// is the type of the value, for a key that of the mapping around it. Types are looked up only
-	// for messages: the decoder does not tell which keys exist, nor which duration it can't parse.
-	is reflect.Type
-	// drop takes the entry or element that holds the place out of the document.
-	drop func()
-}
-
-// walk replaces ${NAME} in every string below n, and notes the places.
-func (d *document) walk(n ast.Node, at place) {
-	if n == nil {
+// read reads a value into v. It notes the faults, and reads on. null empties a map, and leaves all else as it is.
+func (d *document) read(n ast.Node, key string, v reflect.Value) {
+	switch node := n.(type) {
+	case nil, *ast.NullNode, *ast.CommentGroupNode:
+		if v.Kind() == reflect.Map {
+			v.Set(reflect.MakeMap(v.Type()))
+		}
 		return
-	}
-	if _, ok := d.places[n.GetToken()]; !ok {
-		d.places[n.GetToken()] = at
-	}
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		for _, entry := range n.Values {
-			name := strings.Trim(entry.Key.String(), `"'`)
-			if at.key == "upstreams" {
-				d.order = append(d.order, name)
-			}
-			in := place{key: strings.TrimPrefix(at.key+"."+name, "."), is: at.is}
-			in.drop = func() {
-				n.Values = slices.DeleteFunc(n.Values, func(e *ast.MappingValueNode) bool { return e == entry })
-			}
-			d.places[entry.Key.GetToken()], d.lines[in.key] = in, line(entry.Key)
-			in.is = typeOf(at.is, name)
-			d.walk(entry.Value, in)
-		}
-	case *ast.SequenceNode:
-		for i, v := range n.Values {
-			in := place{key: fmt.Sprintf("%s[%d]", at.key, i), is: typeOf(at.is, "")}
-			in.drop = func() { n.Values = slices.DeleteFunc(n.Values, func(e ast.Node) bool { return e == v }) }
-			d.lines[in.key] = line(v)
-			d.walk(v, in)
-		}
-	case *ast.TagNode:
-		d.walk(n.Value, at)
 	case *ast.AnchorNode:
-		d.named[n.Name.String()] = n.Value
-		d.walk(n.Value, at)
+		d.read(node.Value, key, v)
+		d.named[node.Name.String()] = node.Value
+		return
 	case *ast.AliasNode:
-		d.places[n.Value.GetToken()] = at
+		if value, ok := d.named[node.Value.String()]; ok {
+			d.read(value, key, v)
+		} else {
+			d.fault(n, key, isAlias)
+		}
+		return
+	case *ast.TagNode: // v says what the value is
+		d.read(node.Value, key, v)
+		return
 	case *ast.LiteralNode: // a block, after | or >
-		d.walk(n.Value, at)
-	case *ast.StringNode:
-		n.Value = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
-			if memoryArguments.MatchString(at.key) && memory.IsName(strings.Trim(m, "${}")) {
-				return m // stands for something of a branch
-			}
-			v, fault := substitute(m, d.env)
-			switch isState := stateKeys.MatchString(at.key); {
-			case fault != "" && d.lenient && !isState:
-				d.unset = append(d.unset, at.key)
-				return m
-			case m != "$$" && d.lenient && isState && d.envFile.Msg != "": // its values count before others
-				d.faults = append(d.faults, d.envFile)
-				return m
-			}
-			if fault != "" {
-				d.faults = append(d.faults, Fault{Key: at.key, Line: line(n), Msg: fault})
-			}
-			return v
-		})
-	}
-	d.read(n, at)
-}
-
-// read notes a value that its type can't read, if the decoder changes it or refuses it without a position.
-func (d *document) read(n ast.Node, at place) {
-	if at.is == nil {
+		d.read(node.Value, key, v)
 		return
 	}
-	value, text := n, n.GetToken().Value
-	if alias, ok := n.(*ast.AliasNode); ok {
-		if value = d.named[alias.Value.String()]; value == nil {
+	mapping, isMapping := n.(*ast.MappingNode)
+	list, isList := n.(*ast.SequenceNode)
+	switch kind := v.Kind(); {
+	case kind == reflect.Pointer:
+		value := reflect.New(v.Type().Elem())
+		d.read(n, key, value.Elem())
+		v.Set(value)
+	case kind == reflect.Interface && isMapping:
+		value := reflect.ValueOf(&map[string]any{}).Elem()
+		d.read(n, key, value)
+		v.Set(value)
+	case kind == reflect.Interface && isList:
+		value := reflect.ValueOf(&[]any{}).Elem()
+		d.read(n, key, value)
+		v.Set(value)
+	case isText(v):
+		d.scalar(n, key, v)
+	case kind == reflect.Slice && isList:
+		v.Set(reflect.MakeSlice(v.Type(), len(list.Values), len(list.Values)))
+		for i, value := range list.Values {
+			at := fmt.Sprintf("%s[%d]", key, i)
+			d.lines[at] = line(value)
+			d.read(value, at, v.Index(i))
+		}
+	case kind == reflect.Slice && isMapping:
+		d.fault(n, key, "must be a list, and is a mapping")
+	case kind == reflect.Slice && strings.HasSuffix(key, ".command"):
+		d.fault(n, key, "must be a list, such as [npx, -y, server]")
+	case kind == reflect.Slice:
+		d.fault(n, key, "must be a list, such as [first, second]")
+	case isMapping:
+		if kind == reflect.Map {
+			v.Set(reflect.MakeMap(v.Type()))
+		}
+		d.entries(mapping, key, v)
+	case key == "upstreams":
+		d.fault(n, key, "must hold keys, each with a value, such as name: {command: [npx, -y, server]}")
+	case kind == reflect.Map:
+		d.fault(n, key, "must hold keys, each with a value")
+	default:
+		d.fault(n, key, "must hold keys: "+keysOf(v.Type()))
+	}
+}
+
+// isText reports whether v is written as one text.
+func isText(v reflect.Value) bool {
+	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
+	return ok || !slices.Contains([]reflect.Kind{reflect.Struct, reflect.Map, reflect.Slice}, v.Kind())
+}
+
+// entries reads the entries of a mapping into v, a struct or a map. Its own replace those that it merges.
+func (d *document) entries(n *ast.MappingNode, key string, v reflect.Value) {
+	for _, entry := range n.Values {
+		if !entry.Key.IsMergeKey() {
+			continue
+		}
+		from := entry.Value
+		if alias, ok := from.(*ast.AliasNode); ok {
+			from = d.named[alias.Value.String()]
+		}
+		if merged, ok := from.(*ast.MappingNode); ok {
+			d.entries(merged, key, v)
+		} else {
+			d.fault(entry.Value, join(key, "<<"), "must hold keys, each with a value")
+		}
+	}
+	for _, entry := range n.Values {
+		if entry.Key.IsMergeKey() {
+			continue
+		}
+		var name string
+		if err := yaml.NodeToValue(entry.Key, &name); err != nil {
+			d.fault(entry.Key, key, explain(err).Msg)
+			continue
+		}
+		if key == "upstreams" {
+			d.order = append(d.order, name)
+		}
+		at := join(key, name)
+		d.lines[at] = line(entry.Key)
+		if v.Kind() == reflect.Map {
+			value := reflect.New(v.Type().Elem()).Elem()
+			d.read(entry.Value, at, value)
+			v.SetMapIndex(reflect.ValueOf(name), value)
+		} else if field := fieldOf(v, name); field.IsValid() {
+			d.read(entry.Value, at, field)
+		} else {
+			unknown := unknownKey(at, keysOf(v.Type()))
+			d.fault(entry.Key, unknown.Key, unknown.Msg)
+		}
+	}
+}
+
+// fieldOf returns the field of a struct for a key. It is not valid if there is none.
+func fieldOf(v reflect.Value, key string) (field reflect.Value) {
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if f.Tag.Get("yaml") == key && key != "-" {
+			field = v.FieldByIndex(f.Index)
+		}
+	}
+	return field
+}
+
+// scalar reads a value of one text into v.
+func (d *document) scalar(n ast.Node, key string, v reflect.Value) {
+	text := n.GetToken().Value
+	switch s := n.(type) {
+	case *ast.StringNode:
+		var ok bool
+		if text, ok = d.expand(s, key); !ok && v.Kind() != reflect.String && v.Kind() != reflect.Interface {
 			return
 		}
-		text = value.GetToken().Value
-	}
-	switch v := value.(type) {
-	case *ast.StringNode:
-		text = v.Value
+		expanded := *s
+		expanded.Value, n = text, &expanded
 	case *ast.SequenceNode:
 		text = "[...]"
 	case *ast.MappingNode:
 		text = "{...}"
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-	case *ast.TagNode:
-		if at.is.Kind() == reflect.Slice && v.Value.Type() != ast.SequenceType {
-			d.texts = append(d.texts, unreadable{at, "must be a list, such as [first, second]", line(n)})
+	}
+	if msg := unfit(v.Type(), text); msg != "" {
+		d.fault(n, key, msg)
+	} else if err := yaml.NodeToValue(n, v.Addr().Interface()); err != nil {
+		d.fault(n, key, explain(err).Msg)
+	}
+}
+
+// expand returns a text with ${NAME} replaced. ok is false if that is a fault, or a variable may be unset and is.
+func (d *document) expand(n *ast.StringNode, key string) (text string, ok bool) {
+	ok = true
+	isState := stateKeys.MatchString(key)
+	text = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
+		if memoryArguments.MatchString(key) && memory.IsName(strings.Trim(m, "${}")) {
+			return m // stands for something of a branch
 		}
-		return
-	default: // what they hold is read by itself; null is the zero value
-		return
-	}
-	if msg := unfit(at.is, text); msg != "" {
-		d.texts = append(d.texts, unreadable{at, msg, line(n)})
-	}
+		v, fault := substitute(m, d.env)
+		switch {
+		case m != "$$" && d.lenient && isState && d.envFile.Msg != "": // its values count before others
+			d.faults, ok = append(d.faults, d.envFile), false
+		case fault == "":
+		case d.lenient && !isState:
+			d.unset, ok = true, false
+			return m
+		default:
+			d.fault(n, key, fault)
+			ok = false
+		}
+		return v
+	})
+	return text, ok
 }
 
 // unfit returns what is wrong with a text for a value of type t, "" for nothing or if the decoder says it.
@@ -413,26 +461,6 @@ func unfit(t reflect.Type, text string) string {
 	return ""
 }
 
-// typeOf returns the type of the values that t holds under name, without a pointer to it; nil if
-// it holds none.
-func typeOf(t reflect.Type, name string) (value reflect.Type) {
-	switch {
-	case t == nil:
-	case t.Kind() == reflect.Map, t.Kind() == reflect.Slice:
-		value = t.Elem()
-	case t.Kind() == reflect.Struct:
-		for _, f := range reflect.VisibleFields(t) {
-			if f.Tag.Get("yaml") == name {
-				value = f.Type
-			}
-		}
-	}
-	if value != nil && value.Kind() == reflect.Pointer {
-		value = value.Elem()
-	}
-	return value
-}
-
 // memoryArguments are the keys of the arguments of memory tools.
 var memoryArguments = regexp.MustCompile(`^folding\.(memory|remember)\.arguments\b`)
 
@@ -456,72 +484,21 @@ func substitute(m string, env func(string) (string, bool)) (value, fault string)
 	return "", fmt.Sprintf("the environment variable %s is not set: set it, or put it into the file of env_file (write $${%[1]s} for the text itself)", name)
 }
 
-// decode reads the values over the defaults. The decoder stops at a fault, so decode takes the
-// faulty entry out and tries again until every fault is found.
-func (d *document) decode(body ast.Node) (c Config, faults []Fault) {
-	for _, t := range d.texts {
-		faults = append(faults, Fault{Key: t.at.key, Line: t.on, Msg: t.msg})
-		t.at.drop()
-	}
-	for {
-		c = Default()
-		if _, given := d.lines["upstreams"]; given {
-			c.Upstreams = nil
-		}
-		c.order, c.lines = d.order, d.lines
-		err := yaml.NodeToValue(body, &c, yaml.Strict())
-		if err == nil {
-			break
-		}
-		fault, drop := d.explain(err)
-		faults = append(faults, fault)
-		if drop == nil {
-			break
-		}
-		drop()
-	}
-	slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, strings.Compare(a.Key, b.Key)) })
-	return c, faults
-}
+const isAlias = "is read as an alias: put a text that begins with * into quotes"
 
-// explain turns an error of the YAML library into a fault, and returns drop of its place. The
-// fault names the key and never quotes the value, which may be a secret.
-func (d *document) explain(err error) (f Fault, drop func()) {
-	f = Fault{Key: "syntax", Msg: err.Error()}
+// explain turns an error of the YAML library into a fault. The fault never quotes the value, which may be a secret.
+func explain(err error) Fault {
+	f := Fault{Key: "syntax", Msg: err.Error()}
 	ye, ok := errors.AsType[yaml.Error](err)
 	if !ok || ye.GetToken() == nil {
-		return f, nil
+		return f
 	}
 	f.Line, f.Msg = ye.GetToken().Position.Line, ye.GetMessage()
-	at, known := d.places[ye.GetToken()]
-	if known {
-		f.Key = at.key
-		delete(d.places, ye.GetToken()) // the same fault again ends decode
-	}
 	switch e := ye.(type) {
-	case *yaml.UnknownFieldError:
-		unknown := unknownKey(at.key, keysOf(at.is))
-		f.Key, f.Msg = unknown.Key, unknown.Msg
 	case *yaml.TypeError:
 		f.Msg = "must be " + describe(e.DstType)
 	case *yaml.OverflowError:
 		f.Msg = "is too large"
-	case *yaml.UnexpectedNodeTypeError:
-		keys := keysOf(at.is)
-		switch {
-		case e.Expected == ast.SequenceType && e.Actual == ast.MappingType:
-			f.Msg = "must be a list, and is a mapping"
-		case strings.HasSuffix(at.key, ".command"):
-			f.Msg = "must be a list, such as [npx, -y, server]"
-		case e.Expected == ast.SequenceType:
-			f.Msg = "must be a list, such as [first, second]"
-		case at.key == "upstreams":
-			f.Msg = "must hold keys, each with a value, such as name: {command: [npx, -y, server]}"
-		case keys == "":
-			f.Msg = "must hold keys, each with a value"
-		default:
-			f.Msg = "must hold keys: " + keys
-		}
 	case *yaml.SyntaxError:
 		switch {
 		case strings.Contains(f.Msg, "already defined"):
@@ -529,9 +506,7 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 		case strings.Contains(f.Msg, "character '\t'"), strings.Contains(f.Msg, "tab character"):
 			f.Msg = "has a tab: indent with spaces"
 		case strings.HasPrefix(f.Msg, "could not find alias"): // it quotes the value
-			f.Msg = "is read as an alias: put a text that begins with * into quotes"
-		case strings.HasPrefix(f.Msg, "cannot convert"): // it quotes the value
-			f.Msg = "must be true or false"
+			f.Msg = isAlias
 		case strings.HasSuffix(f.Msg, "is a reserved character"):
 			f.Msg += ": put the text that begins with it into quotes"
 		case strings.HasSuffix(f.Msg, "must be specified") && bareVariable(e.Token):
@@ -540,7 +515,7 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 			f.Msg += ": correct the indentation, the brackets or the quotes, here or in the line before"
 		}
 	}
-	return f, at.drop
+	return f
 }
 
 // bareVariable reports whether a ${NAME} without quotes is on a token's line, before it. YAML reads its
@@ -554,11 +529,8 @@ func bareVariable(t *token.Token) bool {
 	return false
 }
 
-// keysOf lists the keys that a mapping of type t has, if they are fixed.
+// keysOf lists the keys that a struct has.
 func keysOf(t reflect.Type) string {
-	if t == nil || t.Kind() != reflect.Struct {
-		return ""
-	}
 	var names []string
 	for _, f := range reflect.VisibleFields(t) {
 		if tag := f.Tag.Get("yaml"); tag != "" && tag != "-" {
