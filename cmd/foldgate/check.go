@@ -35,7 +35,6 @@ checked with --as; one that takes the caller's own token is not. It changes
 nothing, and makes no state directory; in one that there is, it makes a file of 1
 byte and removes it.`,
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice\n  foldgate check --as corp:ann --scopes db:read",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkWait(wait); err != nil {
 				return err

@@ -44,7 +44,6 @@ and have the role auth.auditor; those who also have auth.operator may end branch
 reset limits and approve definitions. The first start on a long trace reads the
 whole of it. See docs/console.md.`,
 		Example: "  foldgate console\n  foldgate console --dir /srv/copy/trace --listen 127.0.0.1:0",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, done, err := a.logger(cmd.ErrOrStderr())
 			if err != nil {

@@ -75,7 +75,6 @@ directory and the disk, the log file, the clock, the store of the limits, the ot
 replicas, and the errors of the last 24 hours. Each line is ok, warn or fault, with its remedy. Exit code 1 means
 that there is a fault. It changes nothing; servers are started as by foldgate check.`,
 		Example: "  foldgate doctor\n  foldgate doctor --config /etc/foldgate/foldgate.yaml --json",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkWait(d.wait); err != nil {
 				return err

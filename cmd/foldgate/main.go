@@ -138,7 +138,6 @@ Then give it a configuration (config.example.yaml shows every key), and check it
   foldgate check --config foldgate.yaml`,
 		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate doctor",
 		SilenceUsage: true, SilenceErrors: true,
-		Args:              cobra.NoArgs,
 		PersistentPreRunE: refuseEmptyFlags,
 	}
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
@@ -184,21 +183,24 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usagef("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())
 }
 
-// checkArgs turns wrong arguments of cmd and its subcommands into usage errors that name the help.
+// checkArgs turns wrong arguments of cmd and its subcommands into usage errors that name the help. A command that
+// does not say what it takes takes none.
 func checkArgs(cmd *cobra.Command) {
+	if cmd.Args == nil {
+		cmd.Args = cobra.NoArgs
+	}
 	switch {
 	case cmd.Name() == "help" && cmd.HasParent():
 		cmd.Args = checkHelpTopic
 	case !cmd.Runnable(): // cobra checks no arguments of a command that only has subcommands
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return argumentError(cmd, check, args, err)
-			}
-			return nil
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return argumentError(cmd, check, args, err)
 		}
+		return nil
 	}
 	for _, c := range cmd.Commands() {
 		checkArgs(c)
@@ -332,7 +334,7 @@ func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Example: "  foldgate version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Example: "  foldgate version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err

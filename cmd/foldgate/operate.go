@@ -65,7 +65,6 @@ func newBranches(a *app) *cobra.Command {
 		Long: `List the open branches of all principals, oldest first, at all gateways that use
 the state directory of the configuration and serve HTTP.`,
 		Example: "  foldgate branches\n  foldgate branches --state-dir /var/lib/foldgate --json",
-		Args:    cobra.NoArgs,
 		RunE: a.onGateways(func(cmd *cobra.Command, _ []string, found []*control.Client) error {
 			var open []control.Branch
 			for _, g := range found {
@@ -129,7 +128,6 @@ func newBudgets(a *app) *cobra.Command {
 with use in its window. Gateways with one store count together. If no gateway
 that takes commands runs, the counts are read from the store of the configuration.`,
 		Example: "  foldgate budgets\n  foldgate budgets --subject data-7\n  foldgate budgets --limit main --json",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			states, err := a.budgets(cmd.Context(), limit)
 			if err != nil {
@@ -230,6 +228,7 @@ func subjectOf(b control.Budget) string {
 func newBudgetsRebuild(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rebuild [TRACE-DIRECTORY...]",
+		Args:  cobra.ArbitraryArgs,
 		Short: "Raise the counts of the limits to what traces say",
 		Long: `Raise the counts of the limits in the configuration to what traces say, for a store
 that has lost its data, and print what was raised. No count is lowered, so the
@@ -323,7 +322,6 @@ func newReload(a *app) *cobra.Command {
 		Long: `Put a changed configuration in force at running gateways that serve HTTP, and
 print what changed. A file that can't be used changes nothing.`,
 		Example: "  foldgate reload --config /etc/foldgate/foldgate.yaml",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := a.state("reach a gateway"); err != nil {
 				return fmt.Errorf("no gateway was asked; in one that runs, "+staysInForce, err)

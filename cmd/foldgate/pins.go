@@ -69,7 +69,6 @@ func newPins(a *app) *cobra.Command {
 approved, new or changed since the first contact, or gone. WARNINGS counts what the
 scanner finds in them; --json has it in words. See docs/pins.md.`,
 		Example: "  foldgate pins\n  foldgate pins diff github\n  foldgate pins approve github create_issue",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, dir, all, err := a.pinned(nil)
 			if err != nil {

@@ -12,7 +12,7 @@ import (
 
 func newPolicy(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "policy", Short: "Test the policy of the configuration", Example: "  foldgate policy test policy.test.yaml", Args: cobra.NoArgs,
+		Use: "policy", Short: "Test the policy of the configuration", Example: "  foldgate policy test policy.test.yaml",
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "test FILE", Short: "Compare the policy's decisions with those that a file expects",

@@ -57,7 +57,6 @@ running meanwhile. foldgate stats sums up the same records.`,
   foldgate trace --chain env_0198... --format jsonl
   foldgate trace --follow
   foldgate trace verify`,
-		Args: cobra.NoArgs,
 		RunE: t.query,
 	}
 	t.placeFlags(cmd)
@@ -187,7 +186,6 @@ and its tokens.`,
 // summary completes a command that makes one value of the selected records, and prints it as text
 // or JSON.
 func summary[V any](t *traceFlags, cmd *cobra.Command, sum func(iter.Seq2[*trace.Record, error]) (V, error), write func(io.Writer, V) error) *cobra.Command {
-	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		t.app.showProgress(cmd, cmd.CommandPath())
 		records, err := t.records(cmd, 0)
@@ -294,7 +292,6 @@ With --export it checks instead what a log store has of the records that it was
 sent: OTLP JSON lines, or the bodies of the log records, one a line; - is
 standard input.`,
 		Example: "  foldgate trace verify\n  foldgate trace verify --secrets --json\n  foldgate trace verify --export logs.jsonl --anchor 29:sha256:97c6...",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var held []trace.Anchor
 			for _, text := range anchors {
@@ -336,7 +333,7 @@ standard input.`,
 func (t *traceFlags) erase() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "erase", Short: "Erase the payloads of records; the chain stays provable", Args: cobra.NoArgs,
+		Use: "erase", Short: "Erase the payloads of records; the chain stays provable",
 		Long: `Erase the payloads of the records that the filters select: arguments, results
 and texts. The rest of each record stays, with its hash. The journal records who
 erased how many payloads, and verify counts them. A gateway that runs on the
