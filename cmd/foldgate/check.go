@@ -36,9 +36,6 @@ nothing, and makes no state directory; in one that there is, it makes a file of 
 byte and removes it.`,
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice\n  foldgate check --as corp:ann --scopes db:read",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkWait(wait); err != nil {
-				return err
-			}
 			cfg, err := config.Find(a.config)
 			if err != nil {
 				return err

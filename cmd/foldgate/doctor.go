@@ -76,9 +76,6 @@ replicas, and the errors of the last 24 hours. Each line is ok, warn or fault, w
 that there is a fault. It changes nothing; servers are started as by foldgate check.`,
 		Example: "  foldgate doctor\n  foldgate doctor --config /etc/foldgate/foldgate.yaml --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkWait(d.wait); err != nil {
-				return err
-			}
 			a.showProgress(cmd, cmd.CommandPath())
 			d.examine(cmd.Context())
 			a.endProgress()

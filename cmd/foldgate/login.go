@@ -42,9 +42,6 @@ it is sent back: set redirect_port, and use ssh -L PORT:127.0.0.1:PORT.`,
   foldgate login github --scopes "repo read:org"   # more than it has, as an error has said`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkWait(wait); err != nil {
-				return err
-			}
 			l, err := a.login(cmd, args[0], principal)
 			if err != nil {
 				return err

@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -138,7 +137,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
   foldgate check --config foldgate.yaml`,
 		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate doctor",
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: refuseEmptyFlags,
+		PersistentPreRunE: checkFlags,
 	}
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
@@ -231,17 +230,23 @@ func argumentError(cmd *cobra.Command, check cobra.PositionalArgs, args []string
 	return usagef("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())
 }
 
-// refuseEmptyFlags returns an error for a flag without a value, such as one from a shell variable that is not set:
-// an empty filter would select everything, and an empty --config another configuration.
-func refuseEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
+// checkFlags refuses a flag without a value, such as one from a shell variable that is not set: an empty filter would
+// select everything, and an empty --config another configuration. It refuses a time to wait that is not positive.
+func checkFlags(cmd *cobra.Command, _ []string) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		empty := f.Value.String() == ""
+		text := f.Value.String()
+		empty := text == ""
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			all := list.GetSlice()
 			empty = len(all) == 0 || slices.Contains(all, "")
 		}
-		if empty && err == nil {
+		wait, noTime := cmd.Flags().GetDuration(f.Name)
+		switch {
+		case err != nil:
+		case empty:
 			err = query.Usagef(f.Name, "is empty: give it a value, or leave it out")
+		case noTime == nil && wait <= 0:
+			err = usagef("--%s: %s is no time to wait; use one such as 30s", f.Name, text)
 		}
 	})
 	return err
@@ -281,14 +286,6 @@ func count[N int | int64 | uint64](n N, thing string) string {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// checkWait refuses a time to wait that is not positive.
-func checkWait(wait time.Duration) error {
-	if wait <= 0 {
-		return usagef("--wait: %s is no time to wait; use one such as 30s", wait)
-	}
-	return nil
 }
 
 // didYouMean returns the end of an error about a mistyped word, "" if none of names is like it.
