@@ -116,12 +116,13 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 		err = errors.Join(err, g.Close(stop))
 		endExport()
 	}()
+	mode := modeOf(in)
 	if cfg.Listen == "" {
 		switch {
-		case isDevice(in) && !isTerminal(in): // /dev/null
-			fmt.Fprintln(errOut, "Standard input is closed: no host has started foldgate. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
 		case isTerminal(in):
 			fmt.Fprintln(errOut, "foldgate waits for a host on standard input. Hosts start it themselves: see docs/hosts.md. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
+		case mode&fs.ModeCharDevice != 0: // /dev/null
+			fmt.Fprintln(errOut, "Standard input is closed: no host has started foldgate. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
 		}
 		if f, ok := in.(*os.File); ok {
 			in = pollable.File(f)
@@ -135,19 +136,13 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	}()
 	return g.RunHTTP(ctx, func(addr net.Addr) {
 		at := origin(cfg.Secure(), addr.String())
-		if isPipe(in) { // of a host, which takes standard output for messages
+		if mode&(fs.ModeNamedPipe|fs.ModeSocket) != 0 { // of a host, also Node.js, which takes standard output for messages
 			out = errOut
 			fmt.Fprintln(errOut, "foldgate has an address to listen on, and does not read standard input. A host that starts foldgate needs a configuration without listen, or the address: foldgate connect HOST")
 		}
 		greet(out, at+"/mcp", cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), at)+"/mcp", len(cfg.Principals) > 0)
 	})
 }
-
-// isPipe reports whether a stream is a pipe, or a socket as of Node.js: a host has started the program.
-func isPipe(stream any) bool { return modeOf(stream)&(fs.ModeNamedPipe|fs.ModeSocket) != 0 }
-
-// isDevice reports whether a stream is a character device, such as a terminal or /dev/null.
-func isDevice(stream any) bool { return modeOf(stream)&fs.ModeCharDevice != 0 }
 
 // modeOf returns the mode of a stream of the process, 0 if it is none.
 func modeOf(stream any) fs.FileMode {
