@@ -77,17 +77,15 @@ func (r redactor) inPlace(j jsonc, text []byte, servers []entry) ([]byte, error)
 	if err != nil || file.StartOffset < 0 {
 		return text, err
 	}
-	of, tables := map[string]bool{}, map[string][]string{}
-	for _, e := range servers {
-		of[quote([]string(e))], tables[quote(e.table())] = true, e.table()
-	}
-	for _, path := range tables {
-		table, missing, err := descend(text, file, path)
+	var path []string
+	for _, e := range servers { // those of a table follow one another, and are all that it has
+		if slices.Equal(path, e.table()) {
+			continue
+		}
+		path = e.table()
+		table, _, err := descend(text, file, path)
 		if err != nil {
 			return nil, err
-		}
-		if missing != nil {
-			continue
 		}
 		o := table.Value.(*hujson.Object)
 		r.comments(&o.AfterExtra)
@@ -98,9 +96,6 @@ func (r redactor) inPlace(j jsonc, text []byte, servers []entry) ([]byte, error)
 				r.comments(&v.AfterExtra)
 			}
 			name := members[i].Name.Value.(hujson.Literal).String()
-			if !of[quote(append(slices.Clone(path), name))] {
-				continue
-			}
 			server := hujson.Value{Value: members[i].Value.Value} // without the comments around it
 			r.found = name != Entry
 			r.node(nil, "", &server)
