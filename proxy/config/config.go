@@ -182,9 +182,6 @@ type OAuthClient struct {
 	PrivateKeyFile string `yaml:"private_key_file"`
 }
 
-// proves reports whether the client can prove who it is.
-func (c *OAuthClient) proves() bool { return c.ClientSecret != "" || c.PrivateKeyFile != "" }
-
 // Enterprise is a login at the company's identity provider, which vouches for the person at the
 // authorization server of the upstream (MCP's enterprise-managed authorization).
 type Enterprise struct {
@@ -250,19 +247,16 @@ func (a *Auth) secrets() (all []Secret) {
 	return all
 }
 
-// clients returns the clients that may have a key.
-func (a *Auth) clients() (all []*OAuthClient) {
+// clients returns the clients that may have a key, by their keys below auth.
+func (a *Auth) clients() map[string]*OAuthClient {
 	if a == nil {
 		return nil
 	}
-	for _, c := range []*OAuthClient{a.ClientCredentials, a.TokenExchange} {
-		if c != nil {
-			all = append(all, c)
-		}
-	}
+	all := map[string]*OAuthClient{"client_credentials": a.ClientCredentials, "token_exchange": a.TokenExchange}
 	if a.Enterprise != nil {
-		all = append(all, &a.Enterprise.Client)
+		all["enterprise.client"] = &a.Enterprise.Client
 	}
+	maps.DeleteFunc(all, func(_ string, c *OAuthClient) bool { return c == nil })
 	return all
 }
 

@@ -374,11 +374,7 @@ func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *chec
 	if a == nil {
 		return
 	}
-	clients := map[string]*OAuthClient{"client_credentials": a.ClientCredentials, "token_exchange": a.TokenExchange}
-	person, company := a.AuthorizationCode, a.Enterprise
-	if company != nil {
-		clients["enterprise.client"] = &company.Client
-	}
+	clients, person, company := a.clients(), a.AuthorizationCode, a.Enterprise
 	switch {
 	case !overTLS(u.URL):
 		k.Add(at, "needs a url with https, or on a loopback address: tokens must not be readable on the network")
@@ -390,10 +386,9 @@ func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *chec
 		k.Add(at+".issuer", "%q is not the url of one of auth.issuers: with token_exchange only the server that gave a caller its token gets that token", a.Issuer)
 	}
 	for _, key := range slices.Sorted(maps.Keys(clients)) {
-		if c := clients[key]; c != nil {
-			k.If(c.ClientID == "" || !c.proves(), at+"."+key, "needs client_id, and client_secret or private_key_file")
-			k.If(c.ClientSecret != "" && c.PrivateKeyFile != "", at+"."+key, "has a client_secret and a private_key_file: remove one of them")
-		}
+		c := clients[key]
+		k.If(c.ClientID == "" || c.ClientSecret == "" && c.PrivateKeyFile == "", at+"."+key, "needs client_id, and client_secret or private_key_file")
+		k.If(c.ClientSecret != "" && c.PrivateKeyFile != "", at+"."+key, "has a client_secret and a private_key_file: remove one of them")
 	}
 	if company != nil {
 		at, p := at+".enterprise", company.Provider
