@@ -164,7 +164,7 @@ var reference = regexp.MustCompile(`\$\$|\$\{[^}]*\}`)
 
 // resolved returns s with the values of its variables.
 func (im *Importer) resolved(s server) server {
-	text := func(t string) string {
+	return s.with(func(t string) string {
 		return reference.ReplaceAllStringFunc(t, func(m string) string {
 			if m == "$$" {
 				return "$"
@@ -175,16 +175,20 @@ func (im *Importer) resolved(s server) server {
 			}
 			return os.Getenv(name)
 		})
-	}
+	})
+}
+
+// with returns s with its texts as change makes them.
+func (s server) with(change func(text string) string) server {
 	s.command = slices.Clone(s.command)
 	for i := range s.command {
-		s.command[i] = text(s.command[i])
+		s.command[i] = change(s.command[i])
 	}
-	s.url, s.cwd = text(s.url), text(s.cwd)
+	s.url, s.cwd = change(s.url), change(s.cwd)
 	for _, m := range []*map[string]string{&s.env, &s.headers} {
 		all := map[string]string{}
 		for k, v := range *m {
-			all[k] = text(v)
+			all[k] = change(v)
 		}
 		*m = all
 	}
@@ -212,22 +216,12 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 	if f.err != nil {
 		return s, f.err
 	}
-	expand := func(text string) string {
-		if err != nil {
-			return ""
+	s = s.with(func(text string) string {
+		if err == nil {
+			text, err = h.variables(text)
 		}
-		text, err = h.variables(text)
 		return text
-	}
-	s.url, s.cwd = expand(s.url), expand(s.cwd)
-	for _, m := range []map[string]string{s.env, s.headers} {
-		for k, v := range m {
-			m[k] = expand(v)
-		}
-	}
-	for i := range s.command {
-		s.command[i] = expand(s.command[i])
-	}
+	})
 	named := func(name string) string {
 		if err == nil && !variableName.MatchString(name) {
 			err = fmt.Errorf("it has another text where %s expects the name of a variable", h.Title)
@@ -462,29 +456,22 @@ func (im *Importer) upstream(key string, s server) object {
 		}
 		o = append(o, field{"command", command})
 	}
-	if s.url != "" {
-		o = append(o, field{"url", hide(s.url, "URL", strings.Contains(s.url, "@"))})
-	}
-	if s.cwd != "" {
-		o = append(o, field{"cwd", s.cwd})
-	}
-	if len(s.env) > 0 {
-		o = append(o, field{"env", hidden(s.env, false)})
-	}
-	if len(s.headers) > 0 {
-		o = append(o, field{"headers", hidden(s.headers, true)})
-	}
+	o.add(len(s.url), "url", hide(s.url, "URL", strings.Contains(s.url, "@")))
+	o.add(len(s.cwd), "cwd", s.cwd)
+	o.add(len(s.env), "env", hidden(s.env, false))
+	o.add(len(s.headers), "headers", hidden(s.headers, true))
 	var tools object
-	if len(s.allow) > 0 {
-		tools = append(tools, field{"allow", s.allow})
-	}
-	if len(s.deny) > 0 {
-		tools = append(tools, field{"deny", s.deny})
-	}
-	if tools != nil {
-		o = append(o, field{"tools", tools})
-	}
+	tools.add(len(s.allow), "allow", s.allow)
+	tools.add(len(s.deny), "deny", s.deny)
+	o.add(len(tools), "tools", tools)
 	return o
+}
+
+// add adds a field if its value has a length.
+func (o *object) add(length int, key string, value any) {
+	if length > 0 {
+		*o = append(*o, field{key, value})
+	}
 }
 
 // variable returns the name of a variable of the environment file with that text. A text may hold
