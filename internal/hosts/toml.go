@@ -100,19 +100,13 @@ func (t tomlSyntax) set(data []byte, at entry, e object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(all, func(b block) bool { return under(b.key, at) }); i >= 0 && len(all[i].key) == len(at) {
-		// In the place of the old entry, if that is a table.
-		start := all[i].start
-		if bytes.HasPrefix(bytes.TrimLeft(data[start:], " \t"), []byte("[")) {
-			text, err := t.cut(data, at, false)
-			return replace(text, start, start, source), err
-		}
+	i := slices.IndexFunc(all, func(b block) bool { return under(b.key, at) })
+	inPlace := i >= 0 && len(all[i].key) == len(at) && bytes.HasPrefix(bytes.TrimLeft(data[all[i].start:], " \t"), []byte("[")) // a table
+	text, err := t.cut(data, at, !inPlace)
+	if err != nil || !inPlace {
+		return t.append(text, source), err
 	}
-	text, err := t.cut(data, at, true)
-	if err != nil {
-		return nil, err
-	}
-	return t.append(text, source), nil
+	return replace(text, all[i].start, all[i].start, source), nil
 }
 
 // append adds blocks at the end of a file, after an empty line.
