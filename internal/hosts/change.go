@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -379,7 +378,4 @@ func read(file string) ([]byte, error) {
 	return text, err
 }
 
-func sum(text []byte) string {
-	s := sha256.Sum256(text)
-	return hex.EncodeToString(s[:])
-}
+func sum(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }

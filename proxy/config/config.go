@@ -613,8 +613,7 @@ func ShortName(name string) string {
 	if len(name) <= maxName {
 		return name
 	}
-	sum := sha256.Sum256([]byte(name))
-	return strings.ToValidUTF8(name[:maxName-9], "") + "_" + hex.EncodeToString(sum[:4])
+	return strings.ToValidUTF8(name[:maxName-9], "") + "_" + Sum([]byte(name))[:8]
 }
 
 // ByPrefix finds the upstream that a shown name belongs to by the longest prefix that fits, and the

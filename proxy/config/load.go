@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -180,10 +179,7 @@ func Check(dir string, data []byte, env func(string) (string, bool)) error {
 }
 
 // Sum returns the SHA-256 of a file's text in hexadecimal digits, as sha256sum does.
-func Sum(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
-}
+func Sum(data []byte) string { return fmt.Sprintf("%x", sha256.Sum256(data)) }
 
 // parse decodes and checks the text of a file in dir, "" for the working directory.
 func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {

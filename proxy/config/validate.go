@@ -229,7 +229,10 @@ func (c Config) checkPrincipals(k *checker) {
 		k.If(!principalName.MatchString(name),
 			at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
 		if p != nil {
-			p.checkIdentity(at, k)
+			k.If(p.Team != "" && !principalName.MatchString(p.Team),
+				at+".team", "%q must be 1 to 64 letters, digits, '_', '-', '.' or '@'", p.Team)
+			k.labelsOf(at+".roles", p.Roles)
+			k.labelsOf(at+".scopes", p.Scopes)
 		}
 		if p == nil || len(p.All()) == 0 {
 			k.Add(at, "has no token: give it token or token_sha256")
@@ -280,13 +283,6 @@ func (t Token) check(at string, k *checker) (sum [sha256.Size]byte, ok bool) {
 const maxLabels = 64
 
 var labelForm = regexp.MustCompile(`^[!#-\[\]-~]{1,64}$`) // RFC 6749, scope-token
-
-func (p *Principal) checkIdentity(at string, k *checker) {
-	k.If(p.Team != "" && !principalName.MatchString(p.Team),
-		at+".team", "%q must be 1 to 64 letters, digits, '_', '-', '.' or '@'", p.Team)
-	k.labelsOf(at+".roles", p.Roles)
-	k.labelsOf(at+".scopes", p.Scopes)
-}
 
 func (k *checker) labelsOf(at string, labels []string) {
 	k.If(len(labels) > maxLabels, at, "has %d entries, more than %d", len(labels), maxLabels)
