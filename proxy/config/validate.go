@@ -103,7 +103,6 @@ func (l *LLM) check(k *checker) {
 func (c Config) checkBudgets(k *checker) {
 	k.oneOf("budgets.on_error", c.Budgets.OnError, "refuse", "allow")
 	k.positive("budgets.wait_ms", c.Budgets.WaitMS, most(time.Millisecond))
-	at := func(i int) string { return fmt.Sprintf("budgets.limits[%d]", i) }
 	k.Under("budgets.", limits.Check(c.Budgets.Limits))
 	if c.Store.URL != "" {
 		if store, err := limits.OpenRedis(string(c.Store.URL), c.Store.Prefix); err != nil {
@@ -119,26 +118,24 @@ func (c Config) checkBudgets(k *checker) {
 		}
 	}
 	for i, l := range c.Budgets.Limits {
-		m := l.Match
-		k.If(m.Server != "" && c.Upstreams[m.Server] == nil,
-			at(i)+".match.server", "limit %s: there is no upstream %q: %s", l.Name, m.Server, c.meantUpstream(m.Server))
-		if l.Per == limits.PerServer {
-			for _, name := range slices.Sorted(maps.Keys(l.Subjects)) {
-				k.If(c.Upstreams[name] == nil, at(i)+".subjects."+name, "limit %s: there is no upstream %q: %s", l.Name, name, c.meantUpstream(name))
+		check := func(key, of, name string) {
+			at := fmt.Sprintf("budgets.limits[%d].%s", i, key)
+			switch {
+			case of == limits.PerServer && c.Upstreams[name] == nil:
+				k.Add(at, "limit %s: there is no upstream %q: %s", l.Name, name, c.meantUpstream(name))
+			case of == limits.PerPrincipal && !c.Knows(name):
+				k.Add(at, "limit %s: there is no principal %q: use a name of principals", l.Name, name)
+			case of == limits.PerTeam && c.Authenticates() && !teams[name] && len(c.Auth.Issuers) == 0:
+				k.Add(at, "limit %s: no principal has the team %q: give it to some, under principals", l.Name, name)
 			}
 		}
-		if !c.Authenticates() {
-			continue
+		for _, m := range [][2]string{{limits.PerServer, l.Match.Server}, {limits.PerPrincipal, l.Match.Principal}, {limits.PerTeam, l.Match.Team}} {
+			if m[1] != "" {
+				check("match."+m[0], m[0], m[1])
+			}
 		}
-		k.If(m.Principal != "" && !c.Knows(m.Principal),
-			at(i)+".match.principal", "limit %s: there is no principal %q: use a name of principals", l.Name, m.Principal)
-		k.If(m.Team != "" && !teams[m.Team] && len(c.Auth.Issuers) == 0,
-			at(i)+".match.team", "limit %s: no principal has the team %q: give it to some, under principals", l.Name, m.Team)
 		for _, name := range slices.Sorted(maps.Keys(l.Subjects)) {
-			k.If(l.Per == limits.PerPrincipal && !c.Knows(name),
-				at(i)+".subjects."+name, "limit %s: there is no principal %q: use a name of principals", l.Name, name)
-			k.If(l.Per == limits.PerTeam && !teams[name] && len(c.Auth.Issuers) == 0,
-				at(i)+".subjects."+name, "limit %s: no principal has the team %q: give it to some, under principals", l.Name, name)
+			check("subjects."+name, l.Per, name)
 		}
 	}
 }
