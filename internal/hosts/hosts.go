@@ -28,18 +28,16 @@ const Entry = "foldgate"
 type Host struct {
 	Name  string // as in the command line, such as "claude-code"
 	Title string // as people call it
-	// user and project are the candidates for the host's file, the first that exists counts. user
-	// is by operating system, "" for the others; {home}, {config} and {VARIABLE} are replaced.
-	user    map[string][]string
-	project []string // below the project's directory
+	// files are the candidates for the host's file, the first that exists counts: of the user, or of the
+	// project in {project}. {home}, {config}, {xdg} and {VARIABLE} are replaced, too.
+	files   []string
+	windows string // the user's file there, "" for one of files
 	syntax  syntax
 	// projects is the mapping of the user's file that has such a table for each project, by its
 	// directory; "" if there is none.
 	projects string
 	shape    shape
-	// agents are the candidates for the directories of subagents: the last one is below the
-	// project's directory, the others are as in user. nil if foldgate has no subagent for the host.
-	agents []string
+	agents   []string // the candidates for the directory of subagents, if foldgate has one for the host
 	// Restart tells how the host reads the changed file.
 	Restart string
 }
@@ -73,48 +71,48 @@ var plain = shape{url: "url", bearer: "Bearer ${env:%s}"}
 var hosts = []Host{
 	{
 		Name: "claude-code", Title: "Claude Code", syntax: jsonc{}, projects: "projects",
-		user: map[string][]string{"": {"{CLAUDE_CONFIG_DIR}/.claude.json", "{home}/.claude.json"}}, project: []string{".mcp.json"},
+		files:   []string{"{CLAUDE_CONFIG_DIR}/.claude.json", "{home}/.claude.json", "{project}/.mcp.json"},
 		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${%s}", few: object{{"alwaysLoad", true}}},
-		agents:  []string{"{CLAUDE_CONFIG_DIR}/agents", "{home}/.claude/agents", ".claude/agents"},
+		agents:  []string{"{CLAUDE_CONFIG_DIR}/agents", "{home}/.claude/agents", "{project}/.claude/agents"},
 		Restart: "Start a new session of Claude Code; claude mcp list shows the server.",
 	}, {
 		Name: "claude-desktop", Title: "Claude Desktop", syntax: jsonc{},
-		user:    map[string][]string{"": {"{config}/Claude/claude_desktop_config.json"}},
+		files:   []string{"{config}/Claude/claude_desktop_config.json"},
 		Restart: "Quit Claude Desktop and start it again.",
 	}, {
 		Name: "vscode", Title: "VS Code", syntax: jsonc{},
-		user: map[string][]string{"": {"{config}/Code/User/mcp.json"}}, project: []string{".vscode/mcp.json"},
+		files:   []string{"{config}/Code/User/mcp.json", "{project}/.vscode/mcp.json"},
 		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${env:%s}"},
 		Restart: "VS Code asks whether it may start the server; MCP: List Servers shows it.",
 	}, {
 		Name: "cursor", Title: "Cursor", syntax: jsonc{},
-		user: map[string][]string{"": {"{home}/.cursor/mcp.json"}}, project: []string{".cursor/mcp.json"},
+		files: []string{"{home}/.cursor/mcp.json", "{project}/.cursor/mcp.json"},
 		shape: plain, Restart: "Turn the server on in Cursor's settings, under Tools & MCP.",
 	}, {
 		Name: "windsurf", Title: "Windsurf", syntax: jsonc{},
-		user:  map[string][]string{"": {"{home}/.codeium/windsurf/mcp_config.json"}},
+		files: []string{"{home}/.codeium/windsurf/mcp_config.json"},
 		shape: shape{url: "serverUrl", bearer: "Bearer ${env:%s}"}, Restart: "Refresh the MCP servers in Windsurf's Cascade panel.",
 	}, {
 		Name: "codex", Title: "Codex", syntax: tomlSyntax{},
-		user: map[string][]string{"": {"{CODEX_HOME}/config.toml", "{home}/.codex/config.toml"}}, project: []string{".codex/config.toml"},
+		files: []string{"{CODEX_HOME}/config.toml", "{home}/.codex/config.toml", "{project}/.codex/config.toml"},
 		shape: shape{url: "url", bearerKey: "bearer_token_env_var"}, Restart: "Start a new session of Codex; codex mcp list shows the server.",
 	}, {
 		Name: "opencode", Title: "opencode", syntax: jsonc{},
-		user: map[string][]string{"": {"{xdg}/opencode/opencode.json", "{xdg}/opencode/opencode.jsonc"}}, project: []string{"opencode.json", "opencode.jsonc"},
+		files:   []string{"{xdg}/opencode/opencode.json", "{xdg}/opencode/opencode.jsonc", "{project}/opencode.json", "{project}/opencode.jsonc"},
 		shape:   shape{local: object{{"type", "local"}}, list: true, remote: object{{"type", "remote"}}, url: "url", bearer: "Bearer {env:%s}", token: object{{"oauth", false}}, after: object{{"enabled", true}}},
-		agents:  []string{"{xdg}/opencode/agents", ".opencode/agents"},
+		agents:  []string{"{xdg}/opencode/agents", "{project}/.opencode/agents"},
 		Restart: "Start opencode again; opencode mcp list shows the server.",
 	}, {
 		Name: "gemini", Title: "Gemini CLI", syntax: jsonc{},
-		user: map[string][]string{"": {"{home}/.gemini/settings.json"}}, project: []string{".gemini/settings.json"},
+		files: []string{"{home}/.gemini/settings.json", "{project}/.gemini/settings.json"},
 		shape: shape{url: "httpUrl", bearer: "Bearer ${%s}"}, Restart: "Start Gemini CLI again; gemini mcp list shows the server.",
 	}, {
 		Name: "zed", Title: "Zed", syntax: jsonc{},
-		user: map[string][]string{"": {"{xdg}/zed/settings.json"}, "windows": {"{config}/Zed/settings.json"}}, project: []string{".zed/settings.json"},
+		files: []string{"{xdg}/zed/settings.json", "{project}/.zed/settings.json"}, windows: "{config}/Zed/settings.json",
 		shape: shape{url: "url"}, Restart: "Zed reads the file at once; the agent panel's settings show the server.",
 	}, {
 		Name: "goose", Title: "Goose", syntax: yamlSyntax{},
-		user: map[string][]string{"": {"{xdg}/goose/config.yaml"}, "windows": {"{config}/Block/goose/config/config.yaml"}},
+		files: []string{"{xdg}/goose/config.yaml"}, windows: "{config}/Block/goose/config/config.yaml",
 		shape: shape{
 			local: object{{"name", Entry}, {"type", "stdio"}}, command: "cmd", remote: object{{"name", Entry}, {"type", "streamable_http"}}, url: "uri",
 			after: object{{"enabled", true}, {"timeout", 300}},
@@ -148,22 +146,11 @@ func Other(name string) Host {
 // File returns the path of the host's file: that of the project in dir, or, if dir is "", that of
 // the user. The file need not exist. Symbolic links are resolved.
 func (h Host) File(dir string) (string, error) {
-	var candidates []string
-	if dir != "" {
-		for _, p := range h.project {
-			candidates = append(candidates, filepath.Join(dir, p))
-		}
-	} else {
-		user, ok := h.user[runtime.GOOS]
-		if !ok {
-			user = h.user[""]
-		}
-		for _, p := range user {
-			if p, ok := expand(p); ok {
-				candidates = append(candidates, p)
-			}
-		}
+	files := h.files
+	if runtime.GOOS == "windows" && dir == "" && h.windows != "" {
+		files = []string{h.windows}
 	}
+	candidates := places(files, dir)
 	if len(candidates) == 0 {
 		return "", fmt.Errorf("%s has no file of a project; leave --project out", h.Title)
 	}
@@ -186,17 +173,12 @@ func (h Host) File(dir string) (string, error) {
 // is left alone.
 func (h Host) Subagent(dir string, remove bool) (*Change, error) {
 	text, err := subagents.Files.ReadFile(h.Name + "/fold-explorer.md")
-	if err != nil {
+	at := places(h.agents, dir)
+	if err != nil || len(at) == 0 {
 		return nil, fmt.Errorf("foldgate has no subagent for %s; leave --subagent out", h.Title)
 	}
-	at := filepath.Join(dir, filepath.FromSlash(h.agents[len(h.agents)-1]))
-	for i := len(h.agents) - 2; dir == "" && i >= 0; i-- {
-		if p, ok := expand(h.agents[i]); ok {
-			at = p
-		}
-	}
 	h.syntax = nil // a text without servers
-	c := &Change{File: filepath.Join(at, "fold-explorer.md"), host: h}
+	c := &Change{File: filepath.Join(at[0], "fold-explorer.md"), host: h}
 	if c.Before, err = read(c.File); err != nil {
 		return nil, err
 	}
@@ -336,25 +318,35 @@ func (h Host) Inspect(file string, im *Importer) (*Found, error) {
 // table returns the path of the mapping that holds the servers, by name.
 func (h Host) table() []string { return []string{cmp.Or(spelling.Tables[h.Name], "mcpServers")} }
 
-// expand replaces the names in {} of a path. It reports false if one has no value.
-func expand(path string) (string, bool) {
-	name, rest, _ := strings.Cut(strings.TrimPrefix(path, "{"), "}")
-	var dir string
-	switch name {
-	case "home":
-		dir, _ = os.UserHomeDir()
-	case "config":
-		dir, _ = os.UserConfigDir()
-	case "xdg": // also on macOS
-		if dir = os.Getenv("XDG_CONFIG_HOME"); dir == "" {
-			if home, _ := os.UserHomeDir(); home != "" {
-				dir = filepath.Join(home, ".config")
-			}
+// places returns the paths of candidates for the project in dir or, if dir is "", for the user, without those whose
+// name in {} has no value.
+func places(candidates []string, dir string) (paths []string) {
+	for _, c := range candidates {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(c, "{"), "}")
+		if (name == "project") != (dir != "") {
+			continue
 		}
-	default:
-		dir = os.Getenv(name)
+		start := dir
+		switch name {
+		case "project":
+		case "home":
+			start, _ = os.UserHomeDir()
+		case "config":
+			start, _ = os.UserConfigDir()
+		case "xdg": // also on macOS
+			if start = os.Getenv("XDG_CONFIG_HOME"); start == "" {
+				if home, _ := os.UserHomeDir(); home != "" {
+					start = filepath.Join(home, ".config")
+				}
+			}
+		default:
+			start = os.Getenv(name)
+		}
+		if start != "" {
+			paths = append(paths, filepath.Join(start, filepath.FromSlash(rest)))
+		}
 	}
-	return filepath.Join(dir, filepath.FromSlash(rest)), dir != ""
+	return paths
 }
 
 // Why a host can't use a server.
