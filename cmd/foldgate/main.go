@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		fmt.Fprintf(errOut, "foldgate: %v\n", err)
 	}
 	_, flag := errors.AsType[*query.UsageError](err)
-	if usage || faulty || flag || strings.HasPrefix(err.Error(), "unknown command") {
+	if usage || faulty || flag {
 		return exitUsage
 	}
 	return exitFailed
