@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -116,14 +115,7 @@ func (c caller) identity(cfg config.Config) (id interceptor.Identity, note strin
 	case !cfg.Knows(c.principal), !cfg.Authenticates() && c.principal != interceptor.LocalPrincipal:
 		return id, "", noPrincipal(cfg, "as", c.principal)
 	}
-	id = cfg.Identity(c.principal)
-	id.Team = cmp.Or(c.team, id.Team)
-	if c.roles != nil {
-		id.Roles = c.roles
-	}
-	if c.scopes != nil {
-		id.Scopes = c.scopes
-	}
+	id = cfg.IdentityAs(c.principal, c.team, c.roles, c.scopes)
 	if cfg.Principals[c.principal] != nil || !cfg.Authenticates() {
 		return id, "", nil
 	}

@@ -684,6 +684,19 @@ func (c *Config) Identity(principal string) interceptor.Identity {
 	return id
 }
 
+// IdentityAs is [Config.Identity], with what is given of a team, roles and scopes instead of the configuration's.
+func (c *Config) IdentityAs(principal, team string, roles, scopes []string) interceptor.Identity {
+	id := c.Identity(principal)
+	id.Team = cmp.Or(team, id.Team)
+	if roles != nil {
+		id.Roles = roles
+	}
+	if scopes != nil {
+		id.Scopes = scopes
+	}
+	return id
+}
+
 // WithoutEffect returns a fault for each key about principals that has no effect on stdio, if foldgate serves
 // that: its only principal is "local".
 func (c Config) WithoutEffect() (faults []Fault) {

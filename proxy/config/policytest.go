@@ -63,7 +63,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 	for i, t := range tests {
 		at := fmt.Sprintf("[%d]", i)
 		k.oneOf(at+".expect", t.Expect, "allow", "deny")
-		q := policy.Request{Identity: c.Identity(t.Principal), Server: t.Server}
+		q := policy.Request{Identity: c.IdentityAs(t.Principal, t.Team, t.Roles, t.Scopes), Server: t.Server}
 		asked := 0
 		for kind, name := range []string{policy.Tool: t.Tool, policy.Prompt: t.Prompt, policy.Resource: t.Resource} {
 			if name != "" {
@@ -76,12 +76,6 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		}
 		k.If(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
 		k.If(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
-		if q.Team = cmp.Or(t.Team, q.Team); t.Roles != nil {
-			q.Roles = t.Roles
-		}
-		if t.Scopes != nil {
-			q.Scopes = t.Scopes
-		}
 		ours := t.Tool != "" && (own(t.Tool) || ForSearch(t.Tool))
 		if q.Server == "" && q.Kind != policy.Resource {
 			q.Server, _, _ = c.ByPrefix(q.Full)
