@@ -97,38 +97,37 @@ func stateDir(dir string) (info fs.FileInfo, above string, fault finding) {
 	if err == nil && info.IsDir() && above != dir {
 		err = writable(above)
 	}
-	why, remedy := "", "set state_dir to a directory that you can write"
 	switch {
 	case err != nil && above != dir:
-		why = fmt.Sprintf("%s can't be made: %v", dir, err)
+		fault = stateFault("set state_dir to a directory that you can write", "%s can't be made: %v", dir, err)
 	case err != nil:
-		why, remedy = err.Error(), "run foldgate as the user who owns it, or set state_dir to another"
+		fault = stateFault("run foldgate as the user who owns it, or set state_dir to another", "%v", err)
 	case !info.IsDir() && above != dir:
-		why = fmt.Sprintf("%s can't be made: %s is not a directory", dir, above)
+		fault = stateFault("set state_dir to a directory that you can write", "%s can't be made: %s is not a directory", dir, above)
 	case !info.IsDir():
-		why, remedy = dir+" is not a directory", "remove the file, or set state_dir to another"
+		fault = stateFault("remove the file, or set state_dir to another", "%s is not a directory", dir)
 	}
-	return info, above, finding{levelFault, "state", why, remedy}
+	return info, above, fault
+}
+
+func stateFault(remedy, format string, args ...any) finding {
+	return finding{levelFault, "state", fmt.Sprintf(format, args...), remedy}
 }
 
 // unwritable returns why a gateway of this user can't write in a state directory. It has no text if it can.
 func unwritable(dir string, info fs.FileInfo) finding {
-	mode, fault := info.Mode().Perm(), finding{Level: levelFault, Topic: "state"}
 	if !ownedByMe(info) {
-		fault.Text, fault.Remedy = dir+" belongs to another user", "run foldgate and this command as the user who owns it, such as with sudo -u"
-		return fault
+		return stateFault("run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
 	}
-	if mode&0o700 != 0o700 && runtime.GOOS != "windows" {
-		fault.Text, fault.Remedy = fmt.Sprintf("%s has mode %03o: foldgate can't write it", dir, mode), "chmod 700 "+dir
-		return fault
+	if mode := info.Mode().Perm(); mode&0o700 != 0o700 && runtime.GOOS != "windows" {
+		return stateFault("chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
 	}
 	for _, dir := range []string{dir, filepath.Join(dir, "trace")} { // the trace may be on another disk
 		if err := writable(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) { // recent tells of a trace that is a file
-			fault.Text, fault.Remedy = fmt.Sprintf("%s can't be written: %v", dir, err), "make room on the disk, mount it for writing, or set state_dir to another"
-			break
+			return stateFault("make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, err)
 		}
 	}
-	return fault
+	return finding{}
 }
 
 // writable returns why nothing can be written in a directory. What it writes, it removes.
