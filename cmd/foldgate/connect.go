@@ -206,20 +206,24 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: the host can't start foldgate until this is corrected:\n%v\n", err)
 	}
+	return f.serverOf(cfg, file)
+}
+
+// serverOf returns what a host is to start or to call with the configuration of a file.
+func (f *hostFlags) serverOf(cfg config.Config, file string) (hosts.Server, error) {
 	few := cfg.Tools.Mode == config.ModeSearch && len(cfg.Tools.Always) == 0
-	if cfg.Listen != "" {
+	switch {
+	case cfg.Listen != "":
 		s := hosts.Server{URL: origin(cfg.Secure(), cfg.Listen) + "/mcp", TokenVariable: f.token, Few: few}
 		if len(cfg.Principals) > 0 && s.TokenVariable == "" {
 			s.TokenVariable = "FOLDGATE_TOKEN"
 		}
 		return s, nil
-	}
-	if f.token != "" {
+	case f.token != "":
 		return hosts.Server{}, usagef("--token-variable is for an address: give --url, too")
 	}
-	s, err := stdioServer(file)
-	s.Few = few
-	return s, err
+	program, err := programPath()
+	return hosts.Server{Command: []string{program, "run", "--config", file}, Few: few}, err
 }
 
 // fits returns an error that says what to do if one of the hosts can't use a server.
@@ -241,12 +245,6 @@ func (f *hostFlags) fits(all []hosts.Host, s hosts.Server) error {
 		return usagef("%w, and %s has listen, so that hosts call its address: name a configuration without listen with --config", err, file)
 	}
 	return nil
-}
-
-// stdioServer returns the server that runs foldgate with a configuration file.
-func stdioServer(file string) (hosts.Server, error) {
-	program, err := programPath()
-	return hosts.Server{Command: []string{program, "run", "--config", file}}, err
 }
 
 // configuration returns the absolute path of the configuration file.

@@ -49,7 +49,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return err
 	}
-	target, s, err := f.target(cmd)
+	target, s, err := f.target()
 	if err == nil {
 		err = f.fits(all, s)
 	}
@@ -168,7 +168,7 @@ type importTarget struct {
 }
 
 // target reads the configuration, and returns what hosts are to start or to call.
-func (f *hostFlags) target(cmd *cobra.Command) (t importTarget, s hosts.Server, err error) {
+func (f *hostFlags) target() (t importTarget, s hosts.Server, err error) {
 	if t.file, err = f.configuration(); err != nil && f.app.config == "" {
 		t.file, err = config.UserFile()
 	}
@@ -176,22 +176,18 @@ func (f *hostFlags) target(cmd *cobra.Command) (t importTarget, s hosts.Server, 
 		return t, s, err
 	}
 	t.env = strings.TrimSuffix(t.file, filepath.Ext(t.file)) + ".env"
-	t.text, err = os.ReadFile(t.file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		s, err = stdioServer(t.file)
-	case err == nil:
-		var cfg config.Config
+	cfg := config.Config{}
+	if t.text, err = os.ReadFile(t.file); err == nil {
 		if cfg, err = config.Load(t.file); err != nil {
 			return t, s, err
 		}
 		if t.named = cfg.EnvFile != ""; t.named {
 			t.env = cfg.Path(cfg.EnvFile)
 		}
-		f.app.config = t.file
-		s, err = f.server(cmd)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return t, s, err
 	}
-	if err != nil {
+	if s, err = f.serverOf(cfg, t.file); err != nil {
 		return t, s, err
 	}
 	if info, err := os.Stat(t.env); err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
