@@ -58,9 +58,8 @@ type doctor struct {
 	Faults   int       `json:"faults"`
 	Warnings int       `json:"warnings"`
 
-	cfg        config.Config
-	logs       []string // files that gateways log to
-	storeFault error    // why check can't take anything from the store of the limits
+	cfg  config.Config
+	logs []string // files that gateways log to
 }
 
 func newDoctor(a *app) *cobra.Command {
@@ -136,9 +135,9 @@ func (d *doctor) examine(ctx context.Context) {
 	d.hosts(ctx)
 	if usable {
 		d.programs(ctx)
-		d.upstreams(ctx)
+		store := d.upstreams(ctx)
 		d.definitions()
-		d.store(ctx)
+		d.store(ctx, store)
 		d.replicas(ctx)
 		d.listen(ctx)
 	}
@@ -435,14 +434,13 @@ func programVersion(ctx context.Context, program string) (string, error) {
 // manyTokens is a cost of definitions that is worth a warning: a tenth of a context of 200,000 tokens.
 const manyTokens = 20_000
 
-// upstreams connects them all, as check does.
-func (d *doctor) upstreams(ctx context.Context) {
+// upstreams connects them all, as check does, and returns why that can't take anything from the store of the limits.
+func (d *doctor) upstreams(ctx context.Context) (store error) {
 	r, err := proxy.Check(ctx, d.cfg, interceptor.Identity{}, d.wait, slog.New(slog.DiscardHandler))
 	if err != nil {
 		d.add(levelFault, "upstreams", "foldgate check", "%v", err)
-		return
+		return nil
 	}
-	d.storeFault = r.Store
 	var ok []string
 	dearest, most, tools := "", 0, len(r.Own)
 	for _, u := range r.Upstreams {
@@ -473,6 +471,7 @@ func (d *doctor) upstreams(ctx context.Context) {
 		level, remedy = levelWarn, fmt.Sprintf("tools: {allow: [...]} under upstreams.%s, which costs %d, shows fewer", dearest, most)
 	}
 	d.add(level, "definitions", remedy, "the definitions of %s cost a host %s (%s)", count(tools, "tool"), count(r.Tokens, "token"), r.Counter)
+	return r.Store
 }
 
 // wrongNames returns the names that clash and those that no tool has, for check and doctor.
@@ -489,8 +488,8 @@ func wrongNames(r proxy.Report) (found []finding) {
 	return found
 }
 
-// store asks the store of the limits.
-func (d *doctor) store(ctx context.Context) {
+// store asks the store of the limits, of which a fault may be known.
+func (d *doctor) store(ctx context.Context, fault error) {
 	if len(d.cfg.Budgets.Limits) == 0 {
 		return
 	}
@@ -502,8 +501,8 @@ func (d *doctor) store(ctx context.Context) {
 			return // databases tells it
 		}
 		var f *os.File
-		if f, d.storeFault = os.OpenFile(file, os.O_RDWR, 0); d.storeFault == nil {
-			d.storeFault = f.Close()
+		if f, fault = os.OpenFile(file, os.O_RDWR, 0); fault == nil {
+			fault = f.Close()
 		}
 	} else { // to open it would make it
 		d.add(levelOK, "budget store", "", "%s, %s, not opened", count(len(d.cfg.Budgets.Limits), "limit"), where)
@@ -512,7 +511,7 @@ func (d *doctor) store(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	used, err := proxy.StoredBudgets(ctx, d.cfg, "", slog.New(slog.DiscardHandler))
-	if err = cmp.Or(err, d.storeFault); err != nil {
+	if err = cmp.Or(err, fault); err != nil {
 		d.add(levelFault, "budget store", storeRemedy(d.cfg), "%s: %v", where, err)
 		return
 	}
