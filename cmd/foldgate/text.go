@@ -11,27 +11,27 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// openText returns the configuration, and opens the file that args name, or standard input for "-" or no argument.
-func (a *app) openText(cmd *cobra.Command, args []string) (config.Config, io.ReadCloser, error) {
-	cfg, err := config.Find(a.config)
-	if err != nil {
-		return cfg, nil, err
-	}
-	in, file := cmd.InOrStdin(), io.NopCloser(nil)
-	if len(args) > 0 && args[0] != "-" {
-		f, err := os.Open(args[0])
+// onText returns the RunE of a command that reads the file of its argument, or standard input for "-" or none.
+func (a *app) onText(run func(cmd *cobra.Command, cfg config.Config, in io.Reader) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cfg, err := config.Find(a.config)
 		if err != nil {
-			return cfg, nil, usagef("%w: name a file, or give the text on standard input", err)
+			return err
 		}
-		in, file = f, f
+		in := cmd.InOrStdin()
+		if len(args) > 0 && args[0] != "-" {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return usagef("%w: name a file, or give the text on standard input", err)
+			}
+			defer f.Close()
+			in = f
+		}
+		if !isTerminal(in) { // else somebody is typing
+			a.showProgress(cmd, cmd.CommandPath())
+		}
+		return run(cmd, cfg, interruptible{cmd.Context(), in})
 	}
-	if !isTerminal(in) { // else somebody is typing
-		a.showProgress(cmd, cmd.CommandPath())
-	}
-	return cfg, struct {
-		io.Reader
-		io.Closer
-	}{interruptible{cmd.Context(), in}, file}, nil
 }
 
 func newCount(a *app) *cobra.Command {
@@ -43,12 +43,7 @@ func newCount(a *app) *cobra.Command {
 Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, in, err := a.openText(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer in.Close()
+		RunE: a.onText(func(cmd *cobra.Command, cfg config.Config, in io.Reader) error {
 			counter, err := cfg.Budget.Counter()
 			if err != nil {
 				return usageError{err}
@@ -66,7 +61,7 @@ Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 				Bytes    int64  `json:"bytes"`
 				Encoding string `json:"encoding"`
 			}{s.Tokens(), n, counter.Name()})
-		},
+		}),
 	}
 }
 
@@ -80,12 +75,7 @@ secret. The rules are those of the gateway, with those of scrub.rules. If the
 text can't be examined to its end, nothing is written and the exit code is 1.`,
 		Example: "  foldgate scrub .env\n  kubectl get secrets -o yaml | foldgate scrub",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, in, err := a.openText(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer in.Close()
+		RunE: a.onText(func(cmd *cobra.Command, cfg config.Config, in io.Reader) error {
 			s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
 			if err != nil {
 				return usageError{err}
@@ -107,6 +97,6 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 			}
 			_, err = io.WriteString(a.out, clean)
 			return err
-		},
+		}),
 	}
 }
