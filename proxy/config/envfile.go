@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -16,42 +15,36 @@ import (
 const maxEnvFile = 1 << 20
 
 // readEnvFile reads the file that env_file names. Its variables count before those of the environment.
-func (d *document) readEnvFile(body ast.Node, dir string) (f Fault) {
+func (d *document) readEnvFile(body ast.Node, dir string) Fault {
 	top, ok := body.(*ast.MappingNode)
 	if !ok {
-		return f
+		return Fault{}
 	}
 	for _, entry := range top.Values {
 		name, ok := entry.Value.(*ast.StringNode)
 		if !ok || entry.Key.String() != "env_file" || name.Value == "" {
 			continue
 		}
-		f = Fault{Key: "env_file", Line: line(entry.Key)}
-		file := name.Value
-		if !filepath.IsAbs(file) {
-			file = filepath.Join(dir, file)
+		file := Config{Dir: dir}.Path(name.Value)
+		fault := func(msg string) Fault {
+			return Fault{Key: "env_file", Line: line(entry.Key), Msg: fmt.Sprintf("%q", file) + msg}
 		}
 		info, err := os.Stat(file)
 		switch {
 		case err != nil:
-			f.Msg = fmt.Sprintf("%q: %s; correct the path, or remove the key", file, readError(err))
-			return f
+			return fault(": " + readError(err) + "; correct the path, or remove the key")
 		case info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows":
-			f.Msg = fmt.Sprintf("%q is open to other users: run chmod 600 on it", file)
-			return f
+			return fault(" is open to other users: run chmod 600 on it")
 		case info.Size() > maxEnvFile:
-			f.Msg = fmt.Sprintf("%q has over 1 MB", file)
-			return f
+			return fault(" has over 1 MB")
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
-			f.Msg = fmt.Sprintf("%q: %s", file, readError(err))
-			return f
+			return fault(": " + readError(err))
 		}
 		values, err := ParseEnv(string(text))
 		if err != nil {
-			f.Msg = fmt.Sprintf("%q: %v", file, err)
-			return f
+			return fault(": " + err.Error())
 		}
 		env := d.env
 		d.env = func(name string) (string, bool) {
