@@ -40,8 +40,8 @@ func (jsonc) parse(data []byte) (v hujson.Value, err error) {
 
 func (j jsonc) decode(data []byte) (map[string]any, error) {
 	v, err := j.parse(data)
-	if err != nil || v.StartOffset < 0 {
-		return map[string]any{}, err
+	if err != nil {
+		return nil, err
 	}
 	v.Standardize()
 	m := map[string]any{}
@@ -81,12 +81,16 @@ func descend(data []byte, v hujson.Value, path []string) (hujson.Value, []string
 	return v, nil, nil
 }
 
-func (j jsonc) names(data []byte, path []string) ([]string, error) {
-	v, err := j.parse(data)
-	if err != nil {
-		return nil, err
+// at is [jsonc.parse] and [descend].
+func (j jsonc) at(data []byte, path []string) (v hujson.Value, missing []string, err error) {
+	if v, err = j.parse(data); err != nil {
+		return v, nil, err
 	}
-	v, missing, err := descend(data, v, path)
+	return descend(data, v, path)
+}
+
+func (j jsonc) names(data []byte, path []string) ([]string, error) {
+	v, missing, err := j.at(data, path)
 	if err != nil || missing != nil {
 		return nil, err
 	}
@@ -102,11 +106,7 @@ func (j jsonc) set(data []byte, at entry, e object) ([]byte, error) {
 }
 
 func (j jsonc) text(data []byte, at entry) ([]byte, error) {
-	v, err := j.parse(data)
-	if err != nil {
-		return nil, err
-	}
-	v, missing, err := descend(data, v, at)
+	v, missing, err := j.at(data, at)
 	if err != nil || missing != nil {
 		return nil, err
 	}
@@ -187,11 +187,7 @@ func (l layout) insert(data []byte, v hujson.Value, member string) []byte {
 }
 
 func (j jsonc) remove(data []byte, at entry, empty bool) ([]byte, error) {
-	v, err := j.parse(data)
-	if err != nil || v.StartOffset < 0 {
-		return data, err
-	}
-	v, missing, err := descend(data, v, at.table())
+	v, missing, err := j.at(data, at.table())
 	if err != nil {
 		return nil, err
 	}
