@@ -300,16 +300,15 @@ func (h Host) Inspect(file string, im *Importer) (*Found, error) {
 			if l.err != nil {
 				found.Off = l.err.Error()
 			}
-		case l.fields["disabled"] != true && l.fields["enabled"] != false:
-			if l.err != nil {
-				found.Kept = append(found.Kept, l.name()+": "+l.err.Error())
-				break
-			}
+		case l.fields["disabled"] == true || l.fields["enabled"] == false: // turned off
+		case l.err != nil:
+			found.Kept = append(found.Kept, l.name()+": "+l.err.Error())
+		default:
 			if err := im.runnable(im.placed(h, l)); err != nil {
 				found.Broken = append(found.Broken, l.name()+": "+err.Error())
-				break
+			} else {
+				found.Others = append(found.Others, l.name())
 			}
-			found.Others = append(found.Others, l.name())
 		}
 	}
 	return found, nil
