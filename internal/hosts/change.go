@@ -159,10 +159,10 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 	if err != nil {
 		return nil, false, err
 	}
-	touched := append(slices.Clone(rec.Moved), h.own())
 	if text, err = h.restore(c.Before, old, rec); text != nil || err != nil {
-		return text, false, cmp.Or(err, h.verify(c.Before, text, touched, nil))
+		return text, false, cmp.Or(err, h.verify(c.Before, text, append(slices.Clone(rec.Moved), h.own()), nil))
 	}
+	touched := []entry{h.own()}
 	empty := rec.Sum != "" && lookup(was, h.table()) == nil
 	if text, err = s.remove(c.Before, h.own(), empty); err != nil {
 		return nil, false, err
@@ -178,9 +178,9 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 			return nil, false, err
 		}
 		if source == nil || slices.Contains(now, name) {
-			touched = slices.DeleteFunc(touched, func(t entry) bool { return slices.Equal(t, m) })
 			continue
 		}
+		touched = append(touched, m)
 		if text, err = s.paste(text, m, source); err != nil {
 			return nil, false, err
 		}
