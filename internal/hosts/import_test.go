@@ -328,3 +328,25 @@ func TestOldRecord(t *testing.T) {
 		t.Errorf("%v, %q came back", err, names)
 	}
 }
+
+// A server that came back after an import, and was imported again, is put back once.
+func TestDisconnectAfterTwoImports(t *testing.T) {
+	f := filepath.Join(home(t), "mcp.json")
+	h := known(t, "cursor")
+	moved := []Imported{{Key: "a", Entry: entry{"mcpServers", "a"}}}
+	for _, text := range []string{`{"mcpServers": {"a": {"command": "one"}}}`, `{"mcpServers": {"foldgate": {}, "a": {"command": "two"}}}`} {
+		write(t, f, text)
+		c, err := h.Connect(f, Server{Command: []string{"foldgate", "run"}}, moved)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, f, `{"mcpServers": {"foldgate": {}, "b": {"command": "three"}}}`)
+	c, err := h.Disconnect(f)
+	if want := `{"mcpServers": { "b": {"command": "three"}, "a": {"command": "two"}}}`; err != nil || string(c.After) != want {
+		t.Errorf("%v\n%s, want\n%s", err, c.After, want)
+	}
+}
