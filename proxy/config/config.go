@@ -230,23 +230,6 @@ func (a *Auth) ByPerson() bool {
 	return a != nil && (a.AuthorizationCode != nil || a.Enterprise != nil)
 }
 
-// secrets returns the secrets of the clients. Those of clients without one are "".
-func (a *Auth) secrets() (all []Secret) {
-	if a == nil {
-		return nil
-	}
-	for _, c := range a.clients() {
-		all = append(all, c.ClientSecret)
-	}
-	if a.AuthorizationCode != nil {
-		all = append(all, a.AuthorizationCode.ClientSecret)
-	}
-	if a.Enterprise != nil {
-		all = append(all, a.Enterprise.Provider.ClientSecret)
-	}
-	return all
-}
-
 // clients returns the clients that may have a key, by their keys below auth.
 func (a *Auth) clients() map[string]*OAuthClient {
 	if a == nil {
@@ -806,26 +789,29 @@ func (t Token) Digest() (sum [sha256.Size]byte, ok bool) {
 
 // Secrets returns the tokens, client secrets and keys that the configuration holds in plain text, sorted.
 func (c Config) Secrets() (secrets []string) {
+	add := func(s Secret) {
+		if len(s) >= minToken { // a shorter one could be a word
+			secrets = append(secrets, string(s))
+		}
+	}
 	for _, p := range c.Principals {
 		for _, t := range p.All() {
-			if t.Token != "" {
-				secrets = append(secrets, string(t.Token))
-			}
+			add(t.Token)
 		}
 	}
 	for _, u := range c.Upstreams {
-		for _, secret := range u.Auth.secrets() {
-			if len(secret) >= minToken { // a shorter one could be a word
-				secrets = append(secrets, string(secret))
-			}
+		for _, client := range u.Auth.clients() {
+			add(client.ClientSecret)
+		}
+		if a := u.Auth; a != nil && a.AuthorizationCode != nil {
+			add(a.AuthorizationCode.ClientSecret)
+		}
+		if a := u.Auth; a != nil && a.Enterprise != nil {
+			add(a.Enterprise.Provider.ClientSecret)
 		}
 	}
-	if c.Replicas.Key != "" {
-		secrets = append(secrets, string(c.Replicas.Key))
-	}
-	if len(c.LLM.Key) >= minToken {
-		secrets = append(secrets, string(c.LLM.Key))
-	}
+	add(c.Replicas.Key)
+	add(c.LLM.Key)
 	slices.Sort(secrets)
 	return secrets
 }
