@@ -195,6 +195,14 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
+// What is right in a file with faults is there, so that doctor can look at it.
+func TestFaultsLeaveTheRest(t *testing.T) {
+	c, faults := parseText("", []byte("listen: ${NOPE}\nstate_dir: s\nbudget: {scale: x, encoding: cl100k_base}\n"), noEnv)
+	if len(faults) != 2 || c.StateDir != "s" || c.Budget.Encoding != "cl100k_base" || c.Budget.Scale != 1 {
+		t.Errorf("%v, %q, %+v", faults, c.StateDir, c.Budget)
+	}
+}
+
 func manyLimits(n int) string {
 	var all strings.Builder
 	for i := range n {
