@@ -279,7 +279,7 @@ func TestUpstreamOrder(t *testing.T) {
 }
 
 func parseText(dir string, data []byte, env func(string) (string, bool)) (Config, []Fault) {
-	return newDocument(env).parse(dir, data)
+	return parse(dir, data, env, false)
 }
 
 // Commands that use no servers need no variables for them, and no files or programs.

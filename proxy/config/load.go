@@ -147,9 +147,7 @@ func load(file string, lenient bool) (Config, error) {
 		}
 		return Config{}, NewError(file, Fault{Msg: msg})
 	}
-	d := newDocument(os.LookupEnv)
-	d.lenient = lenient
-	c, faults := d.parse(filepath.Dir(file), data)
+	c, faults := parse(filepath.Dir(file), data, os.LookupEnv, lenient)
 	c.Sum = Sum(data)
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -168,7 +166,7 @@ func load(file string, lenient bool) (Config, error) {
 // Check returns the error of the text of a configuration in a directory, whose variables env has; nil if a
 // gateway could start with it.
 func Check(dir string, data []byte, env func(string) (string, bool)) error {
-	c, faults := newDocument(env).parse(dir, data)
+	c, faults := parse(dir, data, env, false)
 	if c.Dir = dir; len(faults) == 0 {
 		faults = c.missing()
 	}
@@ -182,7 +180,8 @@ func Check(dir string, data []byte, env func(string) (string, bool)) error {
 func Sum(data []byte) string { return fmt.Sprintf("%x", sha256.Sum256(data)) }
 
 // parse decodes and checks the text of a file in dir, "" for the working directory.
-func (d *document) parse(dir string, data []byte) (c Config, faults []Fault) {
+func parse(dir string, data []byte, env func(string) (string, bool), lenient bool) (c Config, faults []Fault) {
+	d := document{env: env, lenient: lenient, lines: map[string]int{}, named: map[string]ast.Node{}}
 	c = Default()
 	// Editors of Windows write a byte order mark.
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
@@ -238,10 +237,6 @@ type document struct {
 	lenient bool  // see FindState
 	unset   bool  // there is a value with a variable that is unset, and that is no fault
 	envFile Fault // of env_file
-}
-
-func newDocument(env func(string) (string, bool)) *document {
-	return &document{env: env, lines: map[string]int{}, named: map[string]ast.Node{}}
 }
 
 // stateKeys match the keys whose values [FindState] needs.
