@@ -2,7 +2,6 @@ package preview
 
 import (
 	"encoding/csv"
-	"encoding/xml"
 	"errors"
 	"io"
 	"slices"
@@ -36,20 +35,6 @@ func (f *findings) jqReadsCSV(from, to int, comma rune) bool {
 	r.Comma, r.ReuseRecord = comma, true
 	for {
 		if _, err := r.Read(); err != nil {
-			return errors.Is(err, io.EOF)
-		}
-	}
-}
-
-// jqReadsXML reports whether a text is XML by its rules, which are stricter than those of HTML.
-func jqReadsXML(text string) bool {
-	if len(text) > extract.MaxConvert {
-		return false
-	}
-	d := xml.NewDecoder(strings.NewReader(text))
-	d.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil }
-	for {
-		if _, err := d.RawToken(); err != nil {
 			return errors.Is(err, io.EOF)
 		}
 	}
