@@ -1,41 +1,20 @@
 package preview
 
 import (
-	"encoding/csv"
-	"errors"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 )
 
-// jqReadsCSV reports whether all rows of lines[from:to] have the same number of fields by the rules of CSV. The
-// lines around them must not have the delimiter.
-func (f *findings) jqReadsCSV(from, to int, comma rune) bool {
-	if len(f.text) > extract.MaxConvert || !strings.ContainsRune(",\t;|", comma) {
+// jqReadsCSV reports whether jq can read a table that begins with line from. The lines around it must not have the
+// delimiter.
+func (f *findings) jqReadsCSV(t *delimitedTable, from int) bool {
+	if !t.csv || len(f.text) > extract.MaxConvert || !strings.ContainsRune(",\t;|", t.comma) {
 		return false
 	}
-	around := slices.Concat(f.lines[:from], f.lines[to:])
-	if slices.ContainsFunc(around, func(l string) bool { return strings.TrimSpace(l) != "" }) {
-		other := 0
-		for _, l := range around {
-			if strings.ContainsRune(l, comma) {
-				return false
-			}
-			if l != "" {
-				other++
-			}
-		}
-		if len(f.text) > extract.MaxAmong || other > extract.MaxAround || strings.IndexAny(f.lines[from], ",;\t|") != strings.IndexRune(f.lines[from], comma) {
-			return false
-		}
-	}
-	r := csv.NewReader(strings.NewReader(strings.Join(f.lines[from:to], "\n")))
-	r.Comma, r.ReuseRecord = comma, true
-	for {
-		if _, err := r.Read(); err != nil {
-			return errors.Is(err, io.EOF)
-		}
-	}
+	around := slices.Concat(f.lines[:from], f.lines[from+t.to:])
+	others := count(around, func(l string) bool { return l != "" })
+	return others == 0 || len(f.text) <= extract.MaxAmong && others <= extract.MaxAround &&
+		strings.IndexAny(f.lines[from], ",;\t|") == strings.IndexRune(f.lines[from], t.comma) && !strings.ContainsRune(strings.Join(around, ""), t.comma)
 }

@@ -1,7 +1,10 @@
 package preview
 
 import (
+	"encoding/csv"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,31 +14,37 @@ import (
 
 // readTable reads values with a delimiter under a header.
 func readTable(f *findings) bool {
-	t := delimited(f.lines)
+	from, t := delimited(f.lines)
 	if t == nil {
 		return false
 	}
 	e := &entries{noun: "row"}
-	first := cells(t.rows[0], t.comma)
+	first := t.rows[0]
 	header := names(first)
-	for i, l := range t.rows[1:] {
-		row := cells(l, t.comma)
+	for i, row := range t.rows[1:] {
 		if len(row) < 2 || t.comma >= '|' && isRuler(strings.Join(row, "")) || slices.Equal(row, first) { // the header again, as in files that were joined
 			continue
 		}
-		e.begin(t.at[i+1])
-		for j, v := range row[:min(len(row), len(header))] {
-			e.set(header[j], v)
+		e.row(from+t.at[i+1], header, row)
+	}
+	columns := len(first)
+	for _, border := range []string{first[0], first[len(first)-1]} {
+		if t.comma >= '|' && strings.TrimSpace(border) == "" {
+			columns--
 		}
 	}
-	columns := t.rows[0]
-	if t.comma >= '|' { // a border
-		columns = strings.Trim(columns, string(t.comma)+" ")
-	}
-	f.jq = f.jqReadsCSV(t.at[0], t.to, t.comma)
-	f.table(e, len(cells(columns, t.comma)))
-	f.around(t.at[0], t.to)
+	f.jq = f.jqReadsCSV(t, from)
+	f.table(e, columns)
+	f.around(from, from+t.to)
 	return true
+}
+
+// row adds a row with the names of its columns.
+func (e *entries) row(line int, header, values []string) {
+	e.begin(line)
+	for i, v := range values[:min(len(values), len(header))] {
+		e.set(header[i], v)
+	}
 }
 
 // names returns the names of columns. Those that are empty or there before get their number.
@@ -60,10 +69,7 @@ func readAligned(f *findings) bool {
 	header := names(split(f.lines[at]))
 	for i, l := range f.lines[at+1:] {
 		if v := split(l); len(v) >= min(len(header), 2) && !rule(l) {
-			e.begin(at + 1 + i)
-			for j, v := range v[:min(len(v), len(header))] {
-				e.set(header[j], v)
-			}
+			e.row(at+1+i, header, v)
 		}
 	}
 	f.line(at, "", wide, 10)
@@ -89,98 +95,124 @@ func rule(l string) bool {
 // isRuler reports whether a row separates, and does not merely have dashes for values.
 func isRuler(l string) bool { return rule(l) && containsAny(l, []string{"--", "──", "==", "+"}) }
 
-// A delimitedTable is a header and rows with the same number of fields.
+// A delimitedTable is lines of which most have the same number of fields.
 type delimitedTable struct {
-	comma rune
-	rows  []string // the header is the first one; a row with a line end in quotes has several lines
-	at    []int    // the line that each begins with
-	to    int      // the line behind the last one
+	comma  rune       // ' ' stands for any blanks
+	n      int        // fields of a row
+	rows   [][]string // a row with line ends in quotes has several lines
+	at     []int      // the line that each begins with
+	to     int        // the line behind the last one
+	csv    bool       // all rows have n fields by the rules of CSV
+	others int        // rows that have not
 }
 
-// delimited finds a header, the character that splits it and the lines below into the same number of fields,
-// and their end. It returns nil if there is none.
-func delimited(lines []string) *delimitedTable {
-	for from, skipped := 0, 0; from < len(lines) && skipped <= maxAround; from++ {
-		if strings.TrimSpace(lines[from]) == "" || rule(lines[from]) {
+// delimited finds a header and the character that splits it and the lines below into the same number of fields. It
+// returns nil if there is none. from is the line of the header.
+func delimited(lines []string) (from int, t *delimitedTable) {
+	for skipped := 0; from < len(lines) && skipped <= maxAround; from++ {
+		l := lines[from]
+		if strings.TrimSpace(l) == "" || rule(l) {
 			continue
 		}
 		for _, comma := range []rune{'\t', ',', ';', '|', '│'} {
-			n, _ := fields(lines[from], comma, false)
-			if n < 2 {
-				continue
-			}
-			if comma < '|' && !strings.ContainsRune(strings.Trim(lines[from], string(comma)), comma) {
+			if !strings.ContainsRune(l, comma) || comma < '|' && !strings.ContainsRune(strings.Trim(l, string(comma)), comma) {
 				continue // a statement
 			}
-			row := func(l string) bool { got, open := fields(l, comma, false); return got == n && !open }
-			fits := func(l string) bool { return row(l) || comma >= '|' && rule(l) }
-			t := delimitedTable{comma: comma}
-			t.rows, t.at = rowsOf(lines[from:], comma, n)
-			to := untilLast(t.rows, fits)
-			if to <= 0 || count(lines[:from], row) > 0 {
+			t := rowsOf(lines[from:], comma, 0)
+			if t == nil {
 				continue
 			}
-			s := sample(t.rows[:to])
-			if len(s) < 4 || count(s, fits)*20 < len(s)*19 {
+			first := t.rows[0]
+			n := len(first)
+			if count(lines[:from], func(l string) bool { return 1+strings.Count(l, string(comma)) == n }) > 0 {
 				continue
 			}
-			short := isHeader(lines[from], comma)
+			again := 0
 			var below [][]string
-			again := -1
-			for _, l := range s {
-				if l == lines[from] {
+			for _, row := range t.rows[1:min(len(t.rows), sampled)] {
+				if slices.Equal(row, first) {
 					again++
-				} else if row(l) {
-					below = append(below, cells(l, comma))
+				} else if len(row) == n {
+					below = append(below, row)
 				}
 			}
-			if sure, recurs := heads(cells(lines[from], comma), below); !sure && (!short || again*20 > len(s) || recurs || n == 2 && comma == ',' && strings.Contains(lines[from], " ")) {
-				continue
+			if sure, recurs := heads(first, below); sure || isHeader(first) && again*20 <= len(below) && !recurs && (n > 2 || comma != ',' || !strings.Contains(l, " ")) {
+				return from, t
 			}
-			if t.to = len(lines); to < len(t.rows) {
-				t.to = from + t.at[to]
-			}
-			t.rows, t.at = t.rows[:to], t.at[:to]
-			for i := range t.at {
-				t.at[i] += from
-			}
-			return &t
 		}
 		skipped++
+	}
+	return 0, nil
+}
+
+// rowsOf splits lines into n fields each, or as many as the first one has if n is 0. It returns nil if the lines differ
+// in their number of fields. Up to maxAround lines at the end may be other text.
+func rowsOf(lines []string, comma rune, n int) *delimitedTable {
+	quotes := slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, `"`) })
+	if quotes && strings.ContainsRune(",\t;", comma) {
+		t := &delimitedTable{comma: comma, n: n, csv: true}
+		r := csv.NewReader(strings.NewReader(strings.Join(lines, "\n")))
+		r.Comma, r.FieldsPerRecord = comma, -1
+		row, err := r.Read()
+		for ; err == nil && t.fits(); row, err = r.Read() {
+			at, _ := r.FieldPos(0)
+			t.add(at-1, row)
+		}
+		if fault, ok := errors.AsType[*csv.ParseError](err); ok && fault.StartLine > len(lines)-maxAround { // the end is cut off, or other text
+			t.csv, err = false, io.EOF
+		}
+		if errors.Is(err, io.EOF) && t.end(len(lines)) {
+			return t
+		}
+	}
+	t := &delimitedTable{comma: comma, n: n, csv: !quotes} // quotes are mere characters
+	for i := 0; i < len(lines) && t.fits(); i++ {
+		if comma == ' ' {
+			t.add(i, strings.Fields(lines[i]))
+		} else {
+			t.add(i, strings.Split(lines[i], string(comma)))
+		}
+	}
+	if t.end(len(lines)) {
+		return t
 	}
 	return nil
 }
 
-// maxQuoted is how many lines a field in quotes may have.
-const maxQuoted = 200
-
-// rowsOf joins the lines of each row with line ends in quotes, and returns where each row begins. If the quotes are
-// mere characters, each line is a row: one is not closed, or most lines in quotes have n fields themselves.
-func rowsOf(lines []string, comma rune, n int) (rows []string, at []int) {
-	for i := 0; i < len(lines); {
-		_, open := fields(lines[i], comma, false)
-		to, like := i+1, 0
-		for ; open && to < min(i+maxQuoted, len(lines)); to++ {
-			if got, quoted := fields(lines[to], comma, false); got == n && !quoted {
-				like++
-			}
-			_, open = fields(lines[to], comma, true)
-		}
-		if open || like*2 > to-i-1 {
-			rows, at = slices.Clone(lines), make([]int, len(lines))
-			for i := range at {
-				at[i] = i
-			}
-			return rows, at
-		}
-		row := lines[i]
-		if to > i+1 {
-			row = strings.Join(lines[i:to], "\n")
-		}
-		rows, at = append(rows, row), append(at, i)
-		i = to
+// add adds the row that begins with line at.
+func (t *delimitedTable) add(at int, row []string) {
+	if len(row) < 2 && strings.TrimSpace(strings.Join(row, "")) == "" {
+		return
 	}
-	return rows, at
+	if t.n == 0 {
+		t.n = len(row)
+	}
+	if t.rows, t.at = append(t.rows, row), append(t.at, at); !t.isRow(row) {
+		t.others++
+	}
+}
+
+// isRow reports whether a row has n fields, or is a ruler between others.
+func (t *delimitedTable) isRow(row []string) bool {
+	return len(row) == t.n || t.comma >= '|' && rule(strings.Join(row, ""))
+}
+
+// fits is false if so many rows have other numbers of fields that it is hardly a table.
+func (t *delimitedTable) fits() bool { return t.others <= 20+len(t.rows)/20 }
+
+// end leaves out the other text at the end of so many lines, and reports whether the rest is a table.
+func (t *delimitedTable) end(lines int) bool {
+	to := len(t.rows)
+	for to > 0 && !t.isRow(t.rows[to-1]) {
+		to--
+	}
+	if t.to = lines; to < len(t.rows) && len(t.rows)-to <= maxAround {
+		t.others -= len(t.rows) - to
+		t.to = t.at[to]
+		t.rows, t.at = t.rows[:to], t.at[:to]
+	}
+	t.csv = t.csv && !slices.ContainsFunc(t.rows, func(row []string) bool { return len(row) != t.n })
+	return len(t.rows) >= 4 && t.others*20 <= len(t.rows)
 }
 
 // heads reports whether the first row of a table has the names of its columns. It is sure if more columns that have
@@ -224,76 +256,13 @@ var (
 	noValue = regexp.MustCompile(`(?i)^(?:n/?a|nan|nil|null|none|inf|infinity|unknown|missing|true|false)$`)
 )
 
-// cells returns the fields of a row. A delimiter in quotes splits nothing.
-func cells(row string, comma rune) (out []string) {
-	for {
-		value, rest := row, ""
-		more := false
-		if end := quotedEnd(row, comma); end > 0 {
-			value = strings.ReplaceAll(row[1:end], `""`, `"`)
-			rest = row[end+1:]
-			if more = rest != ""; more {
-				rest = rest[utf8.RuneLen(comma):]
-			}
-		} else if i := strings.IndexRune(row, comma); i >= 0 {
-			value, rest, more = row[:i], row[i+utf8.RuneLen(comma):], true
-		}
-		if out = append(out, value); !more {
-			return out
-		}
-		row = rest
-	}
-}
-
-// quotedEnd returns the index of the quote that ends the quoted field which a row begins with; 0 if it begins with
-// none, and -1 if the quotes are open.
-func quotedEnd(row string, comma rune) int {
-	if row == "" || row[0] != '"' {
-		return 0
-	}
-	for i := 1; i < len(row); i++ {
-		if row[i] != '"' {
+// isHeader reports whether all fields of a row are short words. The first and the last one may be empty.
+func isHeader(row []string) bool {
+	for i, f := range row {
+		f = strings.TrimSpace(f)
+		if f == "" && (i == 0 || i == len(row)-1) {
 			continue
 		}
-		if rest := row[i+1:]; rest == "" || strings.HasPrefix(rest, string(comma)) {
-			return i
-		}
-		if row[i+1] == '"' {
-			i++
-		}
-	}
-	return -1
-}
-
-// fields returns the number of fields of a line, and whether it ends within quotes. quoted tells whether it begins
-// within them.
-func fields(l string, comma rune, quoted bool) (n int, open bool) {
-	if !strings.Contains(l, `"`) {
-		return 1 + strings.Count(l, string(comma)), quoted
-	}
-	if quoted {
-		l = `"` + l
-	}
-	for n = 1; ; n++ {
-		end := quotedEnd(l, comma)
-		if end < 0 {
-			return n, true
-		}
-		if end > 0 {
-			l = l[end+1:]
-		}
-		i := strings.IndexRune(l, comma)
-		if i < 0 {
-			return n, false
-		}
-		l = l[i+utf8.RuneLen(comma):]
-	}
-}
-
-// isHeader reports whether all fields are short words.
-func isHeader(l string, comma rune) bool {
-	for f := range strings.SplitSeq(strings.Trim(l, string(comma)), string(comma)) {
-		f = strings.Trim(strings.TrimSpace(f), `"`)
 		if f == "" || isMeasure(f) || len(f) > 40 || strings.Count(f, " ") > 3 || isDigit(f[0]) || strings.ContainsAny(f, "{}()=<>") {
 			return false
 		}
@@ -312,41 +281,36 @@ func readColumns(f *findings) bool {
 	if word, n := firstWords(f.sample).most(); len(f.sample) < 6 || n*10 > 6*len(f.sample) && strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") {
 		return false
 	}
-	for by, split := range []func(string) []string{ // the first and the third are CSV
-		func(l string) []string { return strings.Split(l, "\t") }, func(l string) []string { return strings.Split(l, ":") },
-		func(l string) []string { return strings.Split(l, ",") }, strings.Fields,
-	} {
-		n := len(split(f.sample[len(f.sample)/2]))
-		if n < 2 || n > 20 || share(f.sample, func(l string) bool { return indent(l) < 4 }) < 0.9 || share(f.sample, func(l string) bool { return len(l) < maxForm && len(split(l)) == n }) < 0.9 {
+	if share(f.sample, func(l string) bool { return indent(l) < 4 && len(l) < maxForm }) < 0.9 {
+		return false
+	}
+	for _, comma := range []rune{'\t', ':', ',', ' '} {
+		some := f.sample[len(f.sample)/2]
+		n := 1 + strings.Count(some, string(comma))
+		if comma == ' ' {
+			n = len(strings.Fields(some))
+		}
+		if n < 2 || n > 20 {
 			continue
 		}
-		if by == 3 && (share(f.sample, func(l string) bool { return len(split(l)) == n }) < 0.99 || !strings.ContainsAny(f.sample[len(f.sample)/2], "0123456789")) {
+		t := rowsOf(f.lines, comma, n)
+		if t == nil || comma == ' ' && (t.others*100 > len(t.rows) || !strings.ContainsAny(some, "0123456789")) || comma == ',' && count(f.sample, prose.MatchString)*2 > len(f.sample) {
 			continue // words of prose
 		}
 		f.kind = Table
-		f.jq = by%2 == 0 && f.jqReadsCSV(0, len(f.lines), rune("\t:,"[by]))
+		f.jq = f.jqReadsCSV(t, 0)
 		e := &entries{noun: "row"}
-		var below [][]string
-		for _, l := range f.sample[1:] {
-			below = append(below, split(l))
-		}
 		header := make([]string, n)
 		sure := false
-		if first := split(f.sample[0]); len(first) == n {
-			if sure, _ = heads(first, below); sure {
-				header = first
+		if len(t.rows[0]) == n {
+			if sure, _ = heads(t.rows[0], t.rows[1:min(len(t.rows), sampled)]); sure {
+				header = t.rows[0]
 			}
 		}
 		header = names(header)
-		for i, l := range f.lines {
-			if sure && l == f.sample[0] {
-				continue
-			}
-			if v := split(l); len(v) == n {
-				e.begin(i)
-				for j, v := range v {
-					e.set(header[j], v)
-				}
+		for i, row := range t.rows {
+			if (i > 0 || !sure) && len(row) == n {
+				e.row(t.at[i], header, row)
 			}
 		}
 		e.tell(f)
@@ -355,6 +319,9 @@ func readColumns(f *findings) bool {
 	}
 	return false
 }
+
+// prose matches lines with a word behind a comma and a blank.
+var prose = regexp.MustCompile(`, \pL`)
 
 // aligned finds a header of columns among the first lines. split returns the fields of a line.
 func aligned(lines []string) (header int, split func(string) []string) {

@@ -74,6 +74,8 @@ func TestQuotesInTables(t *testing.T) {
 		"line ends":      rows("%d,plain,%d\n", "%d,\"a, \"\"b\"\"\nc, d\n\ne\",%d\n", 10),
 		"always":         rows("%d,\"a, b\nc\",%d\n", "%d,\"\",%d\n", 50),
 		"open quotes":    rows("%d,plain,%d\n", "%d,\"open,%d\n", 30),
+		"all open":       rows("%d,\"open,%d\n", "%d,\"open,%d\n", 30),
+		"a cut end":      rows("%d,\"a, b\",%d\n", "%d,c,%d\n", 30) + "200,\"a,",
 		"a single quote": rows("%d,plain,%d\n", "%d,\"open,%d\n", 190),
 		"inches":         rows("%d,5\",%d\n", "%d,3\",%d\n", 3),
 	} {
@@ -93,6 +95,19 @@ func TestQuotesInTables(t *testing.T) {
 		p, _ := preview.Make(preview.Source{Text: text, Tokens: 9000, Handle: handle}, 400, quarter)
 		if !strings.Contains(p.Text, rows) || strings.Contains(p.Text, "size: min 5") {
 			t.Errorf("%.40q has not %s:\n%s", text, rows, p.Text)
+		}
+	}
+}
+
+// Prose with a comma in each line is no table.
+func TestProseIsNoTable(t *testing.T) {
+	for _, comma := range []string{", and ", ", "} {
+		text := ""
+		for i := range 60 {
+			text += "It was a day like " + strings.Repeat("many ", i%4) + "others" + comma + "so we " + strings.Repeat("soon ", i%3) + "went home.\n"
+		}
+		if got := said(text, 300); !strings.HasPrefix(got, "[Folded text: ") {
+			t.Error(got)
 		}
 	}
 }
