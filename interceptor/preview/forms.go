@@ -131,7 +131,7 @@ const maxForm = 4 << 10 // bytes of a line that can have a form
 func (c *form) read(f *findings) {
 	e := &entries{noun: c.noun, shown: c.brief, many: c.many, lead: c.lead}
 	for i, l := range f.lines {
-		if len(l) > maxForm {
+		if len(l) > maxForm || i == len(f.lines)-1 && isTotal(strings.Fields(l)) {
 			continue
 		}
 		if m := c.entryRE.FindStringSubmatchIndex(l); m != nil {
@@ -145,6 +145,9 @@ func (c *form) read(f *findings) {
 	}
 	e.tell(f)
 }
+
+// isTotal reports whether the last row has the sums of the others, as of wc and du.
+func isTotal(row []string) bool { return len(row) > 1 && row[len(row)-1] == "total" }
 
 func (e *entries) groups(re *regexp.Regexp, l string, m []int) {
 	for g, name := range re.SubexpNames() {

@@ -309,7 +309,7 @@ func readColumns(f *findings) bool {
 		}
 		header = names(header)
 		for i, row := range t.rows {
-			if (i > 0 || !sure) && len(row) == n {
+			if (i > 0 || !sure) && len(row) == n && (i < len(t.rows)-1 || !isTotal(row)) {
 				e.row(t.at[i], header, row)
 			}
 		}

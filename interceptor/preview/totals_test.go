@@ -119,6 +119,8 @@ func TestEntriesWithinOthers(t *testing.T) {
 		"40 sections, 120 keys": toml.String(),
 		"min 4K max 2.1M":       du.String() + "2.1M\t.\n",
 		"41 rows]":              du.String() + "2.1M\t.\n",
+		"40 rows]":              du.String() + "2.1M\ttotal\n",
+		" 39 rows]":             strings.Repeat("  7   8  99 a/b.go\n", 39) + "273 312 3861 total\n",
 	} {
 		if got := said(text, 400); !strings.Contains(got, says) {
 			t.Errorf("without %s:\n%s", says, got)
