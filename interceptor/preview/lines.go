@@ -226,7 +226,7 @@ func readLog(f *findings) bool {
 		e.set("time", at)
 		if levelOf[i] = levelIn(l[:min(len(l), 120)], len(l)-len(rest)); levelOf[i] != "" {
 			e.set("level", levelOf[i])
-		} else if m := program.FindStringSubmatch(rest[:min(len(rest), 120)]); m != nil {
+		} else if m := programIn.FindStringSubmatch(rest[:min(len(rest), 120)]); m != nil {
 			e.set("program", m[1])
 		}
 		if m := firstWord.FindStringSubmatch(rest[:min(len(rest), 160)]); m != nil {
@@ -272,7 +272,7 @@ func commonTime(lines []string) (common string, at [2]int) {
 
 var (
 	firstWord = regexp.MustCompile(`^(?:[\[(]?(?:[A-Z]+|debug|info|warn|error)[\])]?:? +)?([A-Za-z][\w./-]{0,40}\b:?)`)
-	program   = regexp.MustCompile(`^\S+ ([\w./-]+)(?:\[\d+\])?: `)
+	programIn = regexp.MustCompile(`^\S+ ([\w./-]+)(?:\[\d+\])?: `)
 	levels    = []string{"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "ERROR", "FATAL", "CRITICAL", "debug:", "info:", "warn:", "error:", "time=", "ts=", "level="}
 	months    = []string{"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"}
 )

@@ -26,52 +26,45 @@ func read(text string) *findings {
 	return f
 }
 
-// readPlain tells the head and the tail, the summary and the bad lines. A text of which the lines are much
-// alike, and some are bad, is a log.
+// readPlain tells the head and the tail, the parts and the bad lines. A text of which the lines are much alike, and some
+// are bad, is a log; so is one of which most lines begin with the same word, such as the name of a program.
 func readPlain(f *findings) {
 	var alike tally
 	for _, l := range f.sample {
 		alike.add(pattern(l), 0)
 	}
-	words := firstWords(f.sample)
-	_, most := words.most()
-	prefixed := most*10 > 6*len(f.sample) // with the name of a program
+	prefixed := program(f.sample) != ""
 	if len(f.lines) >= 20 && (len(alike.n)*3 < len(f.sample) || prefixed) {
 		bad := len(f.pieces)
 		if f.faults(nil); prefixed || len(f.pieces) > bad {
 			f.kind = Log
 		}
-		if prefixed {
-			e := &entries{noun: "line"}
-			for i, l := range f.lines {
-				e.begin(i)
-				e.set("first word", firstWordOf(l))
-			}
-			e.tell(f)
-			f.totals = f.totals[:len(f.totals)-1] // the lines are told
-			for _, s := range e.by["first word"].tally.top()[:min(4, len(e.by["first word"].tally.n))] {
-				f.line(s.last, "", wide, 10)
-			}
-		}
 	}
 	f.parts(6)
-	for i := max(0, len(f.lines)-60); i < len(f.lines); i++ {
-		if l := f.lines[i]; len(l) < 300 && isSummary(l) {
-			f.line(i, "", wide, 12)
-		}
-	}
 	f.ends(1)
 	f.starts(8)
+}
+
+// program returns the word that most lines begin with, if it is in lower case or in capitals, as programs are named.
+func program(lines []string) string {
+	var words tally
+	for _, l := range lines {
+		word, _, _ := strings.Cut(l, " ")
+		if low := strings.ToLower(word); low != strings.ToUpper(word) && (word == low || word == strings.ToUpper(word)) {
+			words.add(word, 0)
+		}
+	}
+	if word, n := words.most(); n*10 > 6*len(lines) {
+		return word
+	}
+	return ""
 }
 
 // starts tells how many lines begin with each word, if most begin with a word that others begin with, too.
 func (f *findings) starts(worth float64) {
 	var words tally
-	lines, repeated := 0, 0
+	repeated := 0
 	for i, l := range f.lines {
-		if strings.TrimSpace(l) != "" {
-			lines++
-		}
 		if w := startOf(l); w != "" {
 			words.add(w, i)
 		}
@@ -85,16 +78,19 @@ func (f *findings) starts(worth float64) {
 		repeated += s.n
 		parts = append(parts, fmt.Sprintf("%s ×%s", s.value, group(s.n)))
 		f.line(s.first, "", wide, worth/(1+float64(rank)/6))
+		if f.kind == Log && rank < 4 {
+			f.line(s.last, "", wide, 10)
+		}
 	}
 	for _, p := range f.pieces {
 		if p.line < 0 || p.line >= len(f.lines) {
 			continue
 		}
-		if s := words.n[startOf(f.lines[p.line])]; s != nil && s.n > 2 && s.n*2 < lines {
-			p.alike = s.value
+		if n := words.count(startOf(f.lines[p.line])); n > 2 && n*2 < len(f.lines) {
+			p.alike = startOf(f.lines[p.line])
 		}
 	}
-	if len(parts) == 0 || repeated*3 < lines {
+	if len(parts) == 0 || repeated*3 < len(f.lines) {
 		return
 	}
 	parts[0] = "lines begin with " + parts[0]
@@ -127,25 +123,6 @@ func (f *findings) parts(worth float64) {
 	if len(heads)*2 < len(f.lines) {
 		spread(len(heads), func(i, rank int) { f.line(heads[i], "", narrow, worth/(1+float64(rank)/12)) })
 	}
-}
-
-// firstWords counts the first words of lines that are in lower case or in capitals, as programs are named.
-func firstWords(lines []string) *tally {
-	words := &tally{}
-	for _, l := range lines {
-		if w := firstWordOf(l); w != "" {
-			words.add(w, 0)
-		}
-	}
-	return words
-}
-
-func firstWordOf(l string) string {
-	word, _, _ := strings.Cut(l, " ")
-	if low := strings.ToLower(word); low != strings.ToUpper(word) && (word == low || word == strings.ToUpper(word)) {
-		return word
-	}
-	return ""
 }
 
 // readGiant tells the first and the last characters of a text of long lines.

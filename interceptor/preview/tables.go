@@ -278,10 +278,7 @@ var (
 
 // readColumns reads lines that have the same number of fields, without a header.
 func readColumns(f *findings) bool {
-	if word, n := firstWords(f.sample).most(); len(f.sample) < 6 || n*10 > 6*len(f.sample) && strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") {
-		return false
-	}
-	if share(f.sample, func(l string) bool { return indent(l) < 4 && len(l) < maxForm }) < 0.9 {
+	if len(f.sample) < 6 || strings.ContainsAny(program(f.sample), "abcdefghijklmnopqrstuvwxyz") || share(f.sample, func(l string) bool { return indent(l) < 4 && len(l) < maxForm }) < 0.9 {
 		return false
 	}
 	for _, comma := range []rune{'\t', ':', ',', ' '} {
