@@ -17,5 +17,5 @@ func Example() {
 	// level: INFO ×100, ERROR ×1
 	// first word: ready ×100, disk ×1
 	// 1: (×100) 12:00:00 INFO ready
-	// 101: 12:00:01 ERROR disk is full true
+	// 101: …01 ERROR disk is full true
 }

@@ -214,7 +214,10 @@ func readLog(f *findings) bool {
 		return false
 	}
 	f.kind = Log
-	f.common, f.dated = commonTime(f.lines)
+	if common, first := commonTime(f.lines); common != "" {
+		f.line(first, "", wide, 1000)
+		f.common, f.dated = common, f.at[first]
+	}
 	e := &entries{noun: "log line", lead: "message"}
 	levelOf := make([]string, len(f.lines))
 	for i, l := range f.lines {
@@ -241,10 +244,10 @@ func readLog(f *findings) bool {
 }
 
 // commonTime returns what the times of the first and the last line of a log begin with, such as the date
-// and the hour, "" if it is short, and which lines these are. The date may stand before what stamp takes for the time.
-func commonTime(lines []string) (common string, at [2]int) {
-	var ends [2]string
-	for side, all := range []iter.Seq2[int, string]{slices.All(lines), slices.Backward(lines)} {
+// and the hour, "" if it is short, and the first line. The date may stand before what stamp takes for the time.
+func commonTime(lines []string) (common string, first int) {
+	var ends []string
+	for _, all := range []iter.Seq2[int, string]{slices.Backward(lines), slices.All(lines)} {
 		for i, l := range all {
 			if time, _, _ := stamped(l); time != "" {
 				end := strings.Index(l, time) + len(time)
@@ -252,10 +255,13 @@ func commonTime(lines []string) (common string, at [2]int) {
 				if digit := strings.IndexFunc(l[:end], unicode.IsDigit); start > end-len(time) || digit == 0 && !strings.Contains(l[:start], ":") {
 					start = min(end-len(time), max(digit, 0))
 				}
-				ends[side], at[side] = l[start:end], i
+				ends, first = append(ends, l[start:end]), i
 				break
 			}
 		}
+	}
+	if len(ends) == 0 {
+		return "", 0
 	}
 	same := 0
 	for same < min(len(ends[0]), len(ends[1])) && ends[0][same] == ends[1][same] {
@@ -265,9 +271,9 @@ func commonTime(lines []string) (common string, at [2]int) {
 		same--
 	}
 	if same < 6 {
-		return "", at
+		return "", first
 	}
-	return ends[0][:same], at
+	return ends[0][:same], first
 }
 
 var (

@@ -21,8 +21,8 @@ type findings struct {
 	pieces []*piece
 	at     map[int]*piece // the pieces that are lines, by index
 	facts  int
-	common string // what the times of a log begin with; only the lines in dated show it
-	dated  [2]int // the first and the last line with a time
+	common string // what the times of a log begin with; only the line that needs be shown first has it
+	dated  *piece // this line
 }
 
 // A piece is a line, or a part of a fact, that a preview can show.
@@ -34,10 +34,9 @@ type piece struct {
 	worth float64
 	alike string // the same for lines that differ in numbers only
 	line  int    // the index of the line, for the order; negative for facts
-	after *piece // of the same fact
+	after *piece // must be shown, too: the part before it, or the line with the date that it lacks
+	part  bool   // of the same fact as the one before
 	glue  string // between the two
-	dated bool   // it shows the common part of the times of a log
-	short bool   // it has … instead, so it needs one that shows it
 
 	cost         int
 	divisor      float64 // of the worth, for the cost
@@ -60,10 +59,9 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 		return // it could never be shown
 	}
 	l := strings.TrimRight(f.lines[i], " \t")
-	dated, short := f.common != "" && (i == f.dated[0] || i == f.dated[1]), false
-	if f.common != "" && !dated {
-		short = strings.Contains(l, f.common)
-		l = strings.Replace(l, f.common, "…", 1)
+	var after *piece
+	if f.dated != nil && f.dated.line != i && strings.Contains(l, f.common) {
+		l, after = strings.Replace(l, f.common, "…", 1), f.dated
 	}
 	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(l, width))
 	if p := f.at[i]; p != nil {
@@ -72,7 +70,7 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 		}
 		return
 	}
-	p := &piece{text: text, worth: worth, line: i, dated: dated, short: short}
+	p := &piece{text: text, worth: worth, line: i, after: after}
 	if note == "" {
 		p.alike = pattern(f.lines[i])
 	}
@@ -100,7 +98,7 @@ func (f *findings) own(i int, text string, worth float64) {
 func (f *findings) fact(worth float64, parts []string, weight func(i int) float64) {
 	var last *piece
 	for i, part := range parts {
-		last = &piece{text: part, worth: worth, line: f.facts - math.MaxInt32, after: last, glue: ", "}
+		last = &piece{text: part, worth: worth, line: f.facts - math.MaxInt32, after: last, part: last != nil, glue: ", "}
 		if weight != nil {
 			last.worth *= weight(i)
 		}
@@ -166,36 +164,19 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 		return nil
 	}
 	shown := map[string]int{} // by alike
-	dated, lines := false, 0
-	show := func(p *piece) {
-		room -= p.cost
-		p.shown = true
-		shown[p.alike]++
-		dated = dated || p.dated
-		if p.line > -math.MaxInt32/2 {
-			lines++
-		}
-	}
-	var first *piece // with a date
+	lines := 0
 	for _, p := range pieces {
 		p.shown, p.tried = false, false
 		if p.cost == 0 {
 			p.cost = count(p.text + "\n")
 			p.divisor = math.Pow(float64(p.cost), 0.6)
 		}
-		if p.dated && (first == nil || p.line < first.line) {
-			first = p
-		}
-	}
-	if first != nil && first.cost <= room {
-		first.tried = true
-		show(first)
 	}
 	// best returns the piece that is worth most for its tokens. Without least, a long one need not be worth them.
 	best := func(least float64) (best *piece) {
 		most := 0.0
 		for _, p := range pieces {
-			if p.tried || p.short && !dated || p.after != nil && !p.after.shown {
+			if p.tried || p.after != nil && !p.after.shown {
 				continue
 			}
 			w := p.worth
@@ -225,7 +206,12 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 			misses++
 			continue
 		}
-		show(p)
+		room -= p.cost
+		p.shown = true
+		shown[p.alike]++
+		if p.line > -math.MaxInt32/2 {
+			lines++
+		}
 	}
 	var out []string
 	order := slices.Clone(pieces)
@@ -233,10 +219,10 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 	for _, p := range order {
 		switch {
 		case !p.shown:
-			if p.after != nil && p.after.shown && p.glue != "" { // the fact goes on
+			if p.part && p.after.shown && p.glue != "" { // the fact goes on
 				out[len(out)-1] += ", …"
 			}
-		case p.after != nil:
+		case p.part:
 			out[len(out)-1] += p.glue + p.text
 		default:
 			out = append(out, p.text)
