@@ -157,14 +157,11 @@ func readTests(f *findings) bool {
 			fails++
 			last = i
 			f.line(i, "", wide, 12/(1+float64(fails)/6))
-			for j, n := i+1, 0; fails < 40 && j < len(f.lines) && j < i+10 && n < 3; j++ {
-				if t := strings.TrimSpace(f.lines[j]); t != "" && !frame.MatchString(t) {
-					if r, _ := verdict(f.lines[j]); r != "" {
-						break
-					}
-					f.line(j, "", wide, 6/(1+float64(fails)/6))
-					n++
+			for j := i + 1; j < min(i+4, len(f.lines)) && fails < 40; j++ { // what is said of it
+				if r, _ := verdict(f.lines[j]); r != "" {
+					break
 				}
+				f.line(j, "", wide, 6/(1+float64(fails)/6))
 			}
 		case len(l) < 300 && isSummary(l):
 			summaries = append(summaries, i)
@@ -177,11 +174,9 @@ func readTests(f *findings) bool {
 		f.line(i, "", wide, 22/(1+float64(len(summaries)-n)/4))
 	}
 	f.line(lastMessage, "", wide, 8)
-	if last >= 0 { // with what is said of it
-		f.line(last, "", wide, 8)
-		for j := last + 1; j < min(last+8, len(f.lines)); j++ {
-			f.line(j, "", wide, 4)
-		}
+	f.line(last, "", wide, 8)
+	for j := last + 1; last >= 0 && j < last+8; j++ {
+		f.line(j, "", wide, 4)
 	}
 	for rank, s := range messages.top()[:min(len(messages.n), 30)] {
 		f.line(s.first, s.note(), wide, 8/(1+float64(rank)/4))
@@ -205,8 +200,6 @@ var (
 	tapStarts = []string{"ok ", "not ok "}
 	suiteOf   = regexp.MustCompile(`^ *(PASS|FAIL) +\S+\.[cm]?[jt]sx?(?: \([\d.]+ ?m?s\))?$`)
 )
-
-var frame = regexp.MustCompile(`^(?:at |\.\.\. |#\d+ |goroutine |File ".*(?:site-packages|lib/python))|node_modules|node:internal|^[-=_ ]+$`)
 
 // readLog reads lines with a time or a level.
 func readLog(f *findings) bool {
@@ -297,7 +290,8 @@ func levelIn(l string, rest int) string {
 				start = end + 1
 				continue
 			}
-			if w = strings.ToUpper(w); levelWords[w] && (end == len(l) || l[end] != '-' && l[end] != '/') {
+			w = strings.ToUpper(w)
+			if _, known := severityOf[w]; known && (end == len(l) || l[end] != '-' && l[end] != '/') {
 				return w
 			}
 		}
@@ -306,9 +300,9 @@ func levelIn(l string, rest int) string {
 	return ""
 }
 
-var levelWords = map[string]bool{
-	"TRACE": true, "DEBUG": true, "INFO": true, "NOTICE": true, "WARN": true, "WARNING": true, "ERROR": true, "ERR": true,
-	"FATAL": true, "CRITICAL": true, "CRIT": true, "PANIC": true,
+// severityOf has the levels of logs, from 0 (good) to 3 (fatal).
+var severityOf = map[string]int{
+	"TRACE": 0, "DEBUG": 0, "INFO": 0, "NOTICE": 0, "WARN": 1, "WARNING": 1, "ERROR": 2, "ERR": 2, "FATAL": 3, "CRITICAL": 3, "CRIT": 3, "PANIC": 3,
 }
 
 // stamped returns the time and the rest of a line that looks like a line of a log: it starts with a date,
@@ -366,16 +360,8 @@ var faultNegations = []string{"0 error", "no error", "0 fail", "0 warning", "wit
 // severity returns how bad a line is, from 0 (good) to 3 (fatal). If it names its level, that counts;
 // in an access log the status.
 func severity(line, level string) int {
-	switch {
-	case level == "":
-	case strings.HasPrefix(level, "WARN"):
-		return 1
-	case strings.HasPrefix(level, "ERR"):
-		return 2
-	case level == "FATAL" || level == "PANIC" || strings.HasPrefix(level, "CRIT"):
-		return 3
-	default:
-		return 0
+	if s, ok := severityOf[level]; ok {
+		return s
 	}
 	line = line[:min(len(line), 1<<10)]
 	if i := strings.Index(line, `" `); i > 0 && len(line) > i+5 && line[i+2] >= '1' && line[i+2] <= '5' && isDigit(line[i+3]) && isDigit(line[i+4]) && !isDigit(line[i+5]) {
