@@ -34,12 +34,11 @@ var (
 	message      = regexp.MustCompile(`^\s*(?:E  +\S|[\w./-]+\.\w+:\d+: |(?:[\w.]*(?:Error|Exception|Failure)|thread '.*' .*panicked at|panic|fatal error)\b.*|(?:expected|want|got|actual|received|left|right|reason|assertion)\b.*)|: (?:want|got|expected) |, want `)
 )
 
-// The words that a line has which sums up tests, begins with a verdict or tells a failure. The expressions take
+// The words that a line has which sums up tests or tells a failure. The expressions take
 // much longer than a look for them, and most lines have none.
 var (
 	summaryStarts = []string{"FAIL", "OK", "ok", "PASS"}
 	summaryWords  = []string{"pass", "fail", "pending", "skipped", "ignored", "error", "problem", "warning", "example", "test", "assertion", "suites", "cancelled", "todo", "duration_ms", "coverage", "Test", "Snapshots", "Ran", "Result", "Failures"}
-	verdictStarts = []string{"PASS", "FAIL", "SKIP", "OK", "ok", "not ok", "ERROR", "✓", "✔", "√", "✕", "✗", "✖", "×", "✘", "○", "↓", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 	messageWords  = []string{"Error", "Exception", "Failure", "panic", "fatal error", "expected", "want", "got", "actual", "received", "left", "right", "reason", "assertion"}
 )
 
@@ -57,26 +56,12 @@ func isMessage(l string) bool {
 	return (strings.Contains(l, "E  ") || strings.Contains(l, ": ") && strings.Contains(l, ".") || containsAny(l, messageWords)) && message.MatchString(l)
 }
 
-// verdictFirstOf matches verdictFirst.
-func verdictFirstOf(l string) []string {
-	t := strings.TrimLeft(l, " \t\r\f\v│")
-	if rest, ok := strings.CutPrefix(t, "--- "); ok {
-		t = rest
-	} else if rest, ok := strings.CutPrefix(t, "["); ok {
-		t = strings.TrimLeft(rest, " ")
-	}
-	if !startsWith(t, verdictStarts) {
-		return nil
-	}
-	return verdictFirst.FindStringSubmatch(l)
-}
-
 // verdict returns the result of a test in a line, "pass", "fail" or "skip", and the test's name.
 func verdict(l string) (result, name string) {
 	if len(l) > 400 || l == "" || isSummary(l) {
 		return "", ""
 	}
-	if m := verdictFirstOf(l); m != nil {
+	if m := verdictFirst.FindStringSubmatch(l); m != nil {
 		if m[1] > "z" && strings.HasSuffix(m[2], ":") {
 			return "", "" // a heading
 		}
@@ -135,7 +120,7 @@ func readTests(f *findings) bool {
 	for i, l := range f.lines {
 		result, name := verdict(l)
 		if result == "" && strings.Contains(l, ") ") { // mocha's
-			if m := verdictFirstOf(l); m != nil && number["pass"] > 0 {
+			if m := verdictFirst.FindStringSubmatch(l); m != nil && number["pass"] > 0 {
 				result, name = "fail", m[1] // what follows is the test here, and its suite where the failure is told
 			}
 		}
