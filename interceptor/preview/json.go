@@ -77,7 +77,11 @@ func readJSON(f *findings) bool {
 		}
 		f.own(i, row(i)+": "+clip(abridge(items[all[i].from:all[i].to], most, width, depth), 6*width), worth)
 	}
-	if n = len(all); n > 0 {
+	n = len(all)
+	if named && n < 20 && !slices.ContainsFunc(e.cols, func(c *column) bool { return c.rows*3 > n }) { // the parts of one record
+		path, items, n = "", nil, 0
+	}
+	if n > 0 {
 		at := len(f.totals)
 		e.show = show
 		e.tell(f)

@@ -120,6 +120,15 @@ func TestNamesOfMembers(t *testing.T) {
 	}
 }
 
+// The parts of one record are no entries.
+func TestRecordOfJSON(t *testing.T) {
+	word := strings.Repeat("word ", 40)
+	text := `{"user": {"login": "ada", "about": "` + word + `"}, "repo": {"name": "a/b", "private": false}, "head": {"ref": "x", "sha": "abc"}, "base": {"ref": "main"}, "links": {"self": "/x"}, "rights": {"push": true}, "milestone": {"title": "` + word + `"}}`
+	if got := said(text, 100); strings.Contains(got, "items") || !strings.Contains(got, "\n.head: {ref:\"x\",sha:\"abc\"}") {
+		t.Error(got)
+	}
+}
+
 // What few entries have is told with their names, and what a file of comments sets is shown.
 func TestShowsTheOddOnes(t *testing.T) {
 	var items, processes, settings strings.Builder
