@@ -279,10 +279,7 @@ func (e *entries) tell(f *findings) {
 			}
 		}
 	}
-	if len(always) > 0 {
-		always[0] = fmt.Sprintf("all %s have %s", group(n), always[0])
-		f.fact(3, always, nil)
-	}
+	f.fact(3, fmt.Sprintf("all %s have ", group(n)), always, nil)
 }
 
 // tellSome tells the first and the last entry, and some between if entries have a brief form.
@@ -320,7 +317,7 @@ func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64
 	n := len(e.lines)
 	text := fmt.Sprintf("%s: min %s max %s", head, c.low.value, c.tops[0].value)
 	if c.rising || c.id { // ids have no sum
-		f.fact(2*scale, []string{text}, firstFull)
+		f.fact(2*scale, "", []string{text}, firstFull)
 		return
 	}
 	e.show(c.low.at, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.count(c.low.value))/float64(n)))*scale)
@@ -347,7 +344,7 @@ func (e *entries) tellNumbers(f *findings, c *column, head string, scale float64
 			parts = append(parts, fmt.Sprintf("%s ×%s", clip(s.value, 20), group(s.n)))
 		}
 	}
-	f.fact(11*scale, parts, firstFull)
+	f.fact(11*scale, "", parts, firstFull)
 }
 
 // firstFull gives the first part of a fact its worth, and each other half.
@@ -398,9 +395,8 @@ func (e *entries) tellValues(f *findings, c *column, head string, scale float64)
 	if values > 3 {
 		head += fmt.Sprintf(" (%s values)", group(values))
 	}
-	parts[0] = head + ": " + parts[0]
 	// A value counts by its share of the entries. What all entries have different may be their names.
-	f.fact(10*scale, parts[:min(len(parts), 60)], func(i int) float64 {
+	f.fact(10*scale, head+": ", parts, func(i int) float64 {
 		share := math.Sqrt(float64(top[i].n) / float64(n))
 		if top[0].n == 1 || values <= 6 {
 			share = max(share, 0.3/float64(values/fewValues+1))
@@ -481,8 +477,7 @@ func (c *column) paths(f *findings) {
 			parts = append(parts, fmt.Sprintf("%s ×%s", clip(cmp.Or(s.value, "none"), 60), group(s.n)))
 		}
 		if len(parts) > 1 {
-			parts[0] = fmt.Sprintf("%s (%s): %s", t.name, group(len(parts)), parts[0])
-			f.fact(10, parts[:min(len(parts), 40)], func(i int) float64 {
+			f.fact(10, fmt.Sprintf("%s (%s): ", t.name, group(len(parts))), parts, func(i int) float64 {
 				return math.Sqrt(float64(shown[i].n) / float64(max(c.rows+c.further, 1)))
 			})
 		}

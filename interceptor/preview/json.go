@@ -97,7 +97,7 @@ func readJSON(f *findings) bool {
 					listed[i] += " " + e.cols[short].values[i]
 				}
 			}
-			f.fact(3, listed, nil)
+			f.fact(3, "", listed, nil)
 		}
 		for i := range min(n, 12) {
 			show(i, "", 30/(1+2*float64(i)))
@@ -157,7 +157,7 @@ func (f *findings) besideItems(value []byte, path string) {
 			f.own(at-1000, "."+clip(m.Name(), 60)+": "+text, 5*max(1, math.Sqrt(float64(min(len(text), 120))/40))/(1+float64(at)/8))
 		}
 	}
-	f.fact(8, sizes, nil)
+	f.fact(8, "", sizes, nil)
 }
 
 // jsonPart finds the JSON in a text: all of it, or what begins a line and is most of the text. cut tells that its end is missing.

@@ -36,7 +36,7 @@ func (o *outline) tell(f *findings, worth float64) {
 	o.show = hide
 	o.entries.tell(f)
 	if len(o.names) > 1 {
-		f.fact(2.5, o.names[:min(len(o.names), 100)], nil)
+		f.fact(2.5, "", o.names, nil)
 	}
 	for _, lines := range o.levels {
 		if len(lines) == 0 {
@@ -149,8 +149,7 @@ func readCode(f *findings) bool {
 	inserts.tell(f)
 	if len(imports) > 0 {
 		f.totals = append(f.totals, plural(len(imports), "import"))
-		imports[0] = "imports: " + imports[0]
-		f.fact(7, imports[:min(len(imports), 40)], nil)
+		f.fact(7, "imports: ", imports, nil)
 	}
 	o.tell(f, 8)
 	f.ends(0.6)
@@ -433,9 +432,8 @@ func readYAML(f *findings) bool {
 			parts = append(parts, fmt.Sprintf("%s %d", clip(c.value, 60), c.n))
 		}
 	}
-	if len(parts) > 0 && len(docs.lines) < 2 {
-		parts[0] = "keys in " + parts[0]
-		f.fact(9, parts, nil)
+	if len(docs.lines) < 2 {
+		f.fact(9, "keys in ", parts, nil)
 	}
 	if n := len(items.lines); n > 2 {
 		in := ""

@@ -93,11 +93,14 @@ func (f *findings) own(i int, text string, worth float64) {
 	f.pieces = append(f.pieces, f.at[i])
 }
 
-// fact adds a line of parts, in order. Each is worth a bit less than the one before, and less if its
-// weight, from 0 to 1, is small.
-func (f *findings) fact(worth float64, parts []string, weight func(i int) float64) {
+// fact adds a line of parts behind a head, in order; the last ones of very many are left out. Each is worth a bit
+// less than the one before, and less if its weight, from 0 to 1, is small.
+func (f *findings) fact(worth float64, head string, parts []string, weight func(i int) float64) {
 	var last *piece
-	for i, part := range parts {
+	for i, part := range parts[:min(len(parts), 60)] {
+		if i == 0 {
+			part = head + part
+		}
 		last = &piece{text: part, worth: worth, line: f.facts - math.MaxInt32, after: last, part: last != nil, glue: ", "}
 		if weight != nil {
 			last.worth *= weight(i)

@@ -90,11 +90,10 @@ func (f *findings) starts(worth float64) {
 			p.alike = startOf(f.lines[p.line])
 		}
 	}
-	if len(parts) == 0 || repeated*3 < len(f.lines) {
+	if repeated*3 < len(f.lines) {
 		return
 	}
-	parts[0] = "lines begin with " + parts[0]
-	f.fact(worth, parts[:min(len(parts), 30)], func(i int) float64 { return math.Sqrt(float64(top[i].n) / float64(top[0].n)) })
+	f.fact(worth, "lines begin with ", parts, func(i int) float64 { return math.Sqrt(float64(top[i].n) / float64(top[0].n)) })
 }
 
 // startOf returns the word that a line begins with, "" if it begins with something else.
@@ -140,7 +139,7 @@ func readGiant(f *findings) bool {
 	for i := 0; i < len(start) && i < 4000; i += 40 {
 		parts = append(parts, string(start[i:min(i+40, len(start))]))
 	}
-	f.fact(7, parts, nil)
+	f.fact(7, "", parts, nil)
 	for _, p := range f.pieces {
 		p.glue = ""
 	}

@@ -75,7 +75,7 @@ func (e *entries) tellTimes(f *findings, c *column, head string, scale float64, 
 	}
 	switch {
 	case !total:
-		f.fact(3*scale, []string{head + ": " + text}, nil)
+		f.fact(3*scale, head+": ", []string{text}, nil)
 	case head == "time" || head == "date":
 		f.totals = append(f.totals, text)
 	default:

@@ -49,10 +49,7 @@ func readMarkup(f *findings) bool {
 			f.line(first+1, "", wide, 5)
 		}
 	}
-	if len(parts) > 0 {
-		parts[0] = "elements: " + parts[0]
-		f.fact(9, parts[:min(len(parts), 40)], nil)
-	}
+	f.fact(9, "elements: ", parts, nil)
 	if items != nil {
 		if n := len(items.lines); int(items.lines[n-1]-items.lines[0]) < n-1 { // several in a line
 			items.show = func(i int, note string, worth float64) {
