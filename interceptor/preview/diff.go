@@ -21,12 +21,12 @@ func readDiff(f *findings) bool {
 		f.kind, worth = GitLog, 5
 		c.read(f)
 	}
-	e := &entries{}
+	paths := &column{}
 	added, removed := 0, 0
-	for _, c := range files {
-		e.begin(c.line)
-		e.set("path", c.name)
-		added, removed = added+c.added, removed+c.removed
+	for i, c := range files {
+		if added, removed = added+c.added, removed+c.removed; c.name != "" {
+			paths.add(i, c.name)
+		}
 	}
 	f.totals = append(f.totals, plural(len(files), "changed file"), fmt.Sprintf("+%s -%s", group(added), group(removed)), plural(hunks, "hunk"))
 	show := func(c changedFile, worth float64) {
@@ -39,7 +39,7 @@ func readDiff(f *findings) bool {
 	}
 	show(files[0], 8)
 	show(files[len(files)-1], 8)
-	if paths := e.by["path"]; paths != nil && len(files) > 12 { // without names there is no column
+	if len(files) > 12 {
 		paths.paths(f)
 	}
 	n := 0

@@ -267,7 +267,7 @@ func (e *entries) tell(f *findings) {
 			always = append(always, head+" "+clip(c.from, 60))
 		case c.when.times*20 >= c.rows*19 && e.tellTimes(f, c, head, scale, !timed):
 			timed = true
-		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && !c.odd && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
+		case c.name != e.lead && c.numbers*20 >= c.rows*19 && c.numbers > 1 && !c.odd && (values > 6 || values > 2 && c.tally.count(c.tops[0].value) == 1):
 			e.tellNumbers(f, c, head, scale)
 			scale *= 0.95
 		default:

@@ -44,7 +44,7 @@ var forms = sync.OnceValue(func() []*form {
 			more:  `^\s+(?:at |\.{3} \d+ more|File "|code: '(?P<code2>\w+)'|  \S)|^Traceback |^(?:During handling|The above exception)`},
 		{kind: Stacks, noun: "frame", share: 0.3, least: 3,
 			entry: `^ *#(?P<number>\d+) +(?:0x[0-9a-f]+ (?:in )?)?(?P<function>[^\s(]+)(?:.*? at (?P<path>[^\s:]+):\d+| .*from (?P<library>\S+)| .*)?`, more: `^\s+[\w.]+ = |^No (?:locals|symbol)`},
-		{kind: Log, noun: "request", share: 0.8, least: 3,
+		{kind: Log, noun: "request", share: 0.8, least: 3, lead: "status",
 			entry: `^\S+ \S+ \S+ \[(?P<time>[^\]]+)\] "(?P<method>[A-Z]+) (?P<url>[^ ?"]+)[^"]*" (?P<status>\d{3}) (?P<bytes>\d+)?`},
 		{kind: Listing, noun: "entry", share: 0.8, least: 3,
 			entry: `^ *(?:\d+ +\d+ +)?(?P<type>[-dlbcpsD])[-rwxsStT]{9}[.+@]? +(?:\d+ +)?(?P<owner>[\w.+-]+)[ /]+(?P<group>[\w.+-]+) +(?P<size>[\d.,]+[KMGT]?) +(?P<date>(?:\w+ +\d+|\d{4}-\d\d-\d\d) +[\d:.]+)(?: [+-]\d{4})? +(?P<path>.+?)(?: -> .*)?$`,

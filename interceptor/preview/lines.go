@@ -18,9 +18,6 @@ func readForms(f *findings) bool {
 		f.kind = c.kind
 		c.read(f)
 		f.ends(map[bool]float64{true: 0.4, false: 0.6}[c.brief != nil])
-		if c.kind == Log || c.kind == Compiler {
-			f.faults(nil)
-		}
 		return true
 	}
 	return false
@@ -115,8 +112,7 @@ func readTests(f *findings) bool {
 	f.kind = Tests
 	named := map[string]string{}
 	number, suites := map[string]int{}, map[string]int{} // of tests, and of files with tests
-	var messages tally
-	summaries, fails, last, lastMessage := []int{}, 0, -1, -1
+	summaries, fails, messages, last, lastMessage := []int{}, 0, 0, -1, -1
 	for i, l := range f.lines {
 		result, name := verdict(l)
 		if result == "" && strings.Contains(l, ") ") { // mocha's
@@ -151,7 +147,8 @@ func readTests(f *findings) bool {
 		case len(l) < 300 && isSummary(l):
 			summaries = append(summaries, i)
 		case len(l) < 2000 && isMessage(l):
-			messages.add(pattern(strings.TrimSpace(l)), i)
+			f.line(i, "", wide, 8/(1+float64(messages)/4))
+			messages++
 			lastMessage = i
 		}
 	}
@@ -162,9 +159,6 @@ func readTests(f *findings) bool {
 	f.line(last, "", wide, 8)
 	for j := last + 1; last >= 0 && j < last+8; j++ {
 		f.line(j, "", wide, 4)
-	}
-	for rank, s := range messages.top()[:min(len(messages.n), 30)] {
-		f.line(s.first, s.note(), wide, 8/(1+float64(rank)/4))
 	}
 	if len(number) == 0 {
 		number = suites
@@ -342,17 +336,12 @@ var faultWords = [...][]string{
 // faultNegations turn a line with a fault word into a good one.
 var faultNegations = []string{"0 error", "no error", "0 fail", "0 warning", "without error", "error=nil", "errors: 0", "failed: 0", "failures: 0", "errors=0", "failed=0"}
 
-// severity returns how bad a line is, from 0 (good) to 3 (fatal). If it names its level, that counts;
-// in an access log the status.
+// severity returns how bad a line is, from 0 (good) to 3 (fatal). If it names its level, that counts.
 func severity(line, level string) int {
 	if s, ok := severityOf[level]; ok {
 		return s
 	}
-	line = line[:min(len(line), 1<<10)]
-	if i := strings.Index(line, `" `); i > 0 && len(line) > i+5 && line[i+2] >= '1' && line[i+2] <= '5' && isDigit(line[i+3]) && isDigit(line[i+4]) && !isDigit(line[i+5]) {
-		return max(0, int(line[i+2])-'3')
-	}
-	low := strings.ToLower(line)
+	low := strings.ToLower(line[:min(len(line), 1<<10)])
 	for s := len(faultWords) - 1; s > 0; s-- {
 		for _, w := range faultWords[s] {
 			if i := strings.Index(low, w); i >= 0 && (i == 0 || !isLetter(low[i-1])) && (i+len(w) == len(low) || !isLetter(low[i+len(w)])) && !containsAny(low, faultNegations) {
