@@ -29,11 +29,11 @@ func readJSON(f *findings) bool {
 		f.kind = NDJSON
 		value = slices.Concat([]byte("["), bytes.Join(values, []byte(",")), []byte("]"))
 		if lines, ok := testEvents(f, values); ok {
-			events, chosen := f.lines, f.sample
-			if f.lines, f.sample = lines, sample(lines); readTests(f) {
+			tests := *f
+			if tests.lines, tests.sample = lines, sample(lines); readTests(&tests) {
+				*f = tests
 				return true
 			}
-			f.lines, f.sample = events, chosen // of something else
 		}
 	}
 	f.aroundJSON(from, to)

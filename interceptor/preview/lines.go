@@ -215,37 +215,29 @@ func readLog(f *findings) bool {
 	return true
 }
 
-// commonTime returns what the times of the first and the last line of a log begin with, such as the date
-// and the hour, "" if it is short, and the first line. The date may stand before what stamp takes for the time.
+// commonTime returns what the first and the last line with a time begin with up to the time, such as the date and the
+// hour, "" if it is short, and the first of these lines.
 func commonTime(lines []string) (common string, first int) {
-	var ends []string
-	for _, all := range []iter.Seq2[int, string]{slices.Backward(lines), slices.All(lines)} {
+	var until [2]string
+	for side, all := range []iter.Seq2[int, string]{slices.Backward(lines), slices.All(lines)} {
 		for i, l := range all {
 			if time, _, _ := stamped(l); time != "" {
-				end := strings.Index(l, time) + len(time)
-				start := strings.IndexByte(l[:end], ' ') + 1 // behind a process
-				if digit := strings.IndexFunc(l[:end], unicode.IsDigit); start > end-len(time) || digit == 0 && !strings.Contains(l[:start], ":") {
-					start = min(end-len(time), max(digit, 0))
-				}
-				ends, first = append(ends, l[start:end]), i
+				until[side], first = l[:strings.Index(l, time)+len(time)], i
 				break
 			}
 		}
 	}
-	if len(ends) == 0 {
-		return "", 0
-	}
 	same := 0
-	for same < min(len(ends[0]), len(ends[1])) && ends[0][same] == ends[1][same] {
+	for same < min(len(until[0]), len(until[1])) && until[0][same] == until[1][same] {
 		same++
 	}
-	for same > 0 && isDigit(ends[0][same-1]) {
+	for same > 0 && isDigit(until[0][same-1]) {
 		same--
 	}
 	if same < 6 {
 		return "", first
 	}
-	return ends[0][:same], first
+	return until[0][:same], first
 }
 
 var (

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -400,15 +401,12 @@ func fromCSV(text string) (any, string, error) {
 		if err != nil || len(rows) < 2 || len(rows[0]) < 2 || strings.HasPrefix(rows[0][0], "- ") { // a list of YAML
 			continue
 		}
-		seen := map[string]bool{}
+		named := true
 		for i, n := range rows[0] {
 			n = strings.TrimSpace(n)
 			_, err := strconv.ParseFloat(n, 64)
-			rows[0][i], seen[n] = n, n != "" && err != nil && !seen[n]
-		}
-		named := len(seen) == len(rows[0])
-		for _, ok := range seen {
-			named = named && ok
+			named = named && n != "" && err != nil && !slices.Contains(rows[0][:i], n)
+			rows[0][i] = n
 		}
 		out := make([]any, len(rows))
 		for n, row := range rows {
