@@ -432,12 +432,12 @@ var isID = regexp.MustCompile(`(?i)(?:^|[_.-])p*id$|^number$`)
 
 // paths tells how many of the paths have each extension, and how many are in each directory.
 func (c *column) paths(f *findings) {
-	var exts, dirs tally
 	names := c.tally.top()
-	depth, common := 1, ""
+	common := ""
 	if len(names) > 0 {
 		common = names[0].value
 	}
+	var exts, dirs tally
 	for _, s := range names {
 		ext := path.Ext(s.value)
 		if strings.ContainsAny(ext, "/ ") || len(ext) > 12 {
@@ -449,22 +449,11 @@ func (c *column) paths(f *findings) {
 		}
 	}
 	common = common[:strings.LastIndexByte(common, '/')+1]
-	for ; depth < 5; depth++ { // deep enough to tell directories apart
+	for depth := 1; depth < 5 && len(dirs.n) < 4; depth++ { // deep enough to tell directories apart
 		dirs = tally{}
 		for _, s := range names {
-			rest := s.value[len(common):]
-			end := 0
-			for range depth {
-				i := strings.IndexByte(rest[end:], '/')
-				if i < 0 {
-					break
-				}
-				end += i + 1
-			}
-			dirs.more(common+rest[:end], s)
-		}
-		if len(dirs.n) >= 4 {
-			break
+			parts := strings.SplitAfter(s.value[len(common):], "/")
+			dirs.more(common+strings.Join(parts[:min(depth, len(parts)-1)], ""), s)
 		}
 	}
 	for _, t := range []struct {

@@ -102,7 +102,6 @@ func readJSON(f *findings) bool {
 		for i := range min(n, 12) {
 			show(i, "", 30/(1+2*float64(i)))
 		}
-		show(n-1, "", 5)
 	}
 	if path != "" || items == nil {
 		f.besideItems(value, path)
