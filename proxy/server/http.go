@@ -59,6 +59,9 @@ type HTTPOptions struct {
 	// principals, each may have half of them.
 	SessionIdle time.Duration
 	MaxSessions int
+	// MaxRequests and MaxRequestBytes are the limits on requests in flight, subscriptions/listen included, and on
+	// the bytes of these (20,000 and 1 GiB). If there are several principals, each may have half of them.
+	MaxRequests, MaxRequestBytes int
 	// Access returns who may use the server now; nil: all clients that can reach it.
 	Access func() *Access
 	// Control returns what answers a caller's request below ControlPath, which it gets without that
@@ -85,8 +88,10 @@ type HTTP struct {
 
 	mu            sync.Mutex
 	sessions      map[string]*legacySession
-	sessionCounts map[string]int // by principal
-	closing       bool           // no more requests are taken
+	sessionCounts map[string]int      // by principal
+	inFlight      map[string]inFlight // by principal
+	allInFlight   inFlight
+	closing       bool // no more requests are taken
 }
 
 var errShutdown = errors.New(Shutdown)
@@ -97,12 +102,14 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 	opts.MaxBody = cmp.Or(opts.MaxBody, 64<<20)
 	opts.MaxQueue = cmp.Or(opts.MaxQueue, 16<<20)
 	opts.MaxSessions = cmp.Or(opts.MaxSessions, 10_000)
+	opts.MaxRequests = cmp.Or(opts.MaxRequests, 20_000)
+	opts.MaxRequestBytes = cmp.Or(opts.MaxRequestBytes, 1<<30)
 	if opts.Access == nil {
 		opts.Access = func() *Access { return &Access{} }
 	}
 	srv := &HTTP{
 		router: r, opts: opts, log: opts.Log, drain: make(chan struct{}),
-		sessions: make(map[string]*legacySession), sessionCounts: make(map[string]int),
+		sessions: make(map[string]*legacySession), sessionCounts: make(map[string]int), inFlight: make(map[string]inFlight),
 	}
 	srv.lifetime, srv.cancel = context.WithCancelCause(context.Background())
 	srv.running.Go(srv.expireSessions)
@@ -233,18 +240,6 @@ func (srv *HTTP) Shutdown(ctx context.Context) (err error) {
 		srv.closeSessions(errShutdown.Error(), func(*legacySession) bool { return true })
 	})
 	return err
-}
-
-// enter counts a request in. It fails once Shutdown has begun. Otherwise the caller must call
-// running.Done.
-func (srv *HTTP) enter() bool {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	if srv.closing {
-		return false
-	}
-	srv.running.Add(1)
-	return true
 }
 
 // Handler returns the whole URL space: the MCP URLs, /healthz (200 while the process lives) and

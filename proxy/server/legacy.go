@@ -36,9 +36,7 @@ func (x *exchange) postLegacy(req *Request) {
 	case !req.Msg.IsRequest():
 		accept(l.session, req.Msg, x.srv.log)
 		x.accepted()
-	case !x.srv.enter():
-		x.refuseShutdown(req.Msg.ID)
-	default:
+	case x.enter(req.Msg.ID, len(req.Msg.Raw)):
 		l.serve(x, req)
 	}
 }
@@ -46,13 +44,12 @@ func (x *exchange) postLegacy(req *Request) {
 // initialize opens a session and sends its id with the reply. The session stays only if the
 // router takes it.
 func (x *exchange) initialize(req *Request) {
-	if !x.srv.enter() {
-		x.refuseShutdown(req.Msg.ID)
+	if !x.enter(req.Msg.ID, len(req.Msg.Raw)) {
 		return
 	}
 	l, fault := x.srv.openSession(x.caller.Identity, declared(req.Msg))
 	if fault != nil {
-		x.srv.running.Done()
+		x.srv.leave(x.caller.Principal, len(req.Msg.Raw))
 		x.w.Header().Set("Retry-After", "60")
 		x.refuse(http.StatusServiceUnavailable, req.Msg.ID, fault)
 		return
@@ -103,12 +100,11 @@ func (x *exchange) postBatch(body []byte) {
 	}
 	var serve []func()
 	for _, m := range messages {
-		switch {
-		case !m.IsRequest():
+		if !m.IsRequest() {
 			accept(l.session, m, x.srv.log)
-		case !x.srv.enter():
-			l.finish(p.stream, Reply{Message: invalid(wire.CodeInternal, errShutdown.Error()).Reply(m.ID)})
-		default:
+		} else if err := x.srv.enter(x.caller.Principal, len(m.Raw)); err != nil {
+			l.finish(p.stream, Reply{Message: invalid(wire.CodeInternal, err.Error()).Reply(m.ID)})
+		} else {
 			serve = append(serve, l.begin(p.stream, x.request(m)))
 		}
 	}

@@ -28,14 +28,13 @@ func (x *exchange) postModern(req *Request) {
 		x.refuse(status, m.ID, fault)
 		return
 	}
-	if !x.srv.enter() {
-		x.refuseShutdown(m.ID)
+	if !x.enter(m.ID, len(m.Raw)) {
 		return
 	}
 	x.srv.localTaskID(req)
 	peer := Peer{Identity: x.caller.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
-		defer x.srv.running.Done()
+		defer x.srv.leave(x.caller.Principal, len(m.Raw))
 		s := x.srv.router.Open(peer)
 		accept(s, m, x.srv.log)
 		closeSession(s, "notification taken", x.srv.log)
@@ -54,7 +53,7 @@ func (x *exchange) postModern(req *Request) {
 	}
 	s := x.srv.router.Open(peer)
 	p.serve(wait, func() {
-		defer x.srv.running.Done()
+		defer x.srv.leave(x.caller.Principal, len(m.Raw))
 		req.Emit = emit
 		reply := s.Begin(ctx, req).Serve()
 		if reply.Error != nil {

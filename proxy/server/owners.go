@@ -60,11 +60,11 @@ func (x *exchange) forwardToOwner(req *Request, body []byte) (answered bool) {
 			return true
 		}
 	}
-	ctx, done, ok := x.forwardContext(req)
-	if !ok {
-		x.refuseShutdown(id)
+	if !x.enter(id, len(body)) {
 		return true
 	}
+	defer x.srv.leave(x.caller.Principal, len(body))
+	ctx, done := x.forwardContext(req)
 	defer done()
 	forwarded, err := set.Forward(ctx, slowWriter{x.w}, x.r, body, to)
 	if err != nil {
@@ -94,10 +94,7 @@ func (x *exchange) refuseForward(id json.RawMessage, named []ownerID, err error)
 
 // forwardContext returns the context of a request that is passed on: it ends with its host and with the
 // server, and if it only waits for messages, when the server begins to shut down. done must be called.
-func (x *exchange) forwardContext(req *Request) (ctx context.Context, done func(), ok bool) {
-	if !x.srv.enter() {
-		return nil, nil, false
-	}
+func (x *exchange) forwardContext(req *Request) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancel(x.r.Context())
 	stop := context.AfterFunc(x.srv.lifetime, cancel)
 	if x.r.Method == http.MethodGet || req != nil && req.Msg.Method == wire.MethodListen {
@@ -109,7 +106,7 @@ func (x *exchange) forwardContext(req *Request) (ctx context.Context, done func(
 			}
 		}()
 	}
-	return ctx, func() { stop(); cancel(); x.srv.running.Done() }, true
+	return ctx, func() { stop(); cancel() }
 }
 
 const (

@@ -238,9 +238,10 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 		}
 		return err
 	}
+	size := len(req.Msg.Raw)
 	p := l.session.Begin(l.lifetime, req)
 	return func() {
-		defer l.srv.running.Done()
+		defer l.srv.leave(l.caller.Principal, size)
 		r := p.Serve()
 		if req.Msg.Method == wire.MethodInitialize && r.Result == nil {
 			l.close("initialize failed")

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/foldgate/foldgate/proxy/server/auth"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Requests in flight have a bound, also those whose hosts have left, in number and in bytes. Of several principals
+// none takes more than half. Others are refused before the router sees them.
+func TestRequestsInFlight(t *testing.T) {
+	tokens := []auth.Token{token("alice", "a"), token("bob", "b")}
+	for _, c := range []struct {
+		name string
+		opts HTTPOptions
+		pad  int // bytes of a request
+	}{
+		{"number", HTTPOptions{MaxRequests: 6}, 0},
+		{"bytes", HTTPOptions{MaxRequestBytes: 6 * (1000 + 100)}, 1000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.opts.Access = withTokens(tokens)
+			bubble(t, c.opts, func(t *testing.T, g *gate, e *HTTP) {
+				sessions := map[string]string{}
+				post := func(token, body string) (*fakeConn, func()) {
+					return serveIn(t, e, hostRequest(t, "POST", "http://localhost/mcp", body, "Authorization", "Bearer "+token, wire.HeaderSession, sessions[token]))
+				}
+				for _, token := range []string{"a", "b"} {
+					conn, wait := post(token, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`)
+					wait()
+					_, h := conn.head()
+					sessions[token] = h.Get(wire.HeaderSession)
+				}
+				n := 0
+				call := func(token string) (*fakeConn, func()) {
+					n++
+					return post(token, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"wait","params":{"pad":%q}}`, n, strings.Repeat("x", c.pad)))
+				}
+				var waits []func()
+				for range 3 {
+					_, wait := call("b")
+					waits = append(waits, wait)
+				}
+				refused, wait := call("b")
+				wait()
+				if status, h := refused.head(); status != http.StatusTooManyRequests || h.Get("Retry-After") == "" || !strings.Contains(refused.text(), "are in flight, wait for a reply first") {
+					t.Errorf("bob's fourth request: %d, %s", status, refused.text())
+				}
+				_, wait = call("a")
+				waits = append(waits, wait)
+				if len(g.started) != 4 {
+					t.Errorf("the router got %d requests, want three of bob and one of alice", len(g.started))
+				}
+				for range 4 {
+					g.release <- doneReply
+				}
+				for _, wait := range waits {
+					wait()
+				}
+				synctest.Wait()
+				if e.allInFlight != (inFlight{}) || len(e.inFlight) > 0 {
+					t.Errorf("after all replies %v and %v are in flight", e.allInFlight, e.inFlight)
+				}
+				g.release <- doneReply
+				if again, wait := call("b"); again != nil {
+					if wait(); again.code() != http.StatusOK {
+						t.Errorf("afterwards bob gets %d", again.code())
+					}
+				}
+			})
+		})
+	}
+}
+
+// The requests of a batch count one by one.
+func TestRequestsInFlightOfABatch(t *testing.T) {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
+		if ex.Msg.Method == "initialize" {
+			return wire.Message{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
+		}
+		return echo(ctx, ex)
+	})
+	_, url := startServer(t, c, HTTPOptions{MaxRequests: 1})
+	_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}`))
+	status, body, _ := hostAnswer(t, hostRequest(t, "POST", url, `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","id":2,"method":"b"}]`, wire.HeaderSession, h.Get(wire.HeaderSession)))
+	if status != http.StatusOK || strings.Count(body, `"result"`) != 1 || strings.Count(body, "1 requests are in flight") != 1 {
+		t.Errorf("%d, %s", status, body)
+	}
+}
+
+// A principal alone may have all of them, and a request alone is never too large.
+func TestRequestsInFlightOfOnePrincipal(t *testing.T) {
+	bubble(t, HTTPOptions{MaxRequests: 2, MaxRequestBytes: 10}, func(t *testing.T, _ *gate, e *HTTP) {
+		for _, step := range []struct {
+			size int
+			want bool
+		}{{100, true}, {1, false}} {
+			if err := e.enter("", step.size); (err == nil) != step.want {
+				t.Errorf("%d bytes: %v", step.size, err)
+			}
+		}
+		e.leave("", 100)
+		for i, want := range []bool{true, true, false} {
+			if err := e.enter("", 1); (err == nil) != want {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}
+		e.leave("", 1)
+		e.leave("", 1)
+	})
+}
