@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -175,12 +174,9 @@ func (f *hostFlags) hosts(cmd *cobra.Command, names []string) (all []hosts.Host,
 	return all, nil
 }
 
-// variable matches the name of an environment variable.
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 // server returns what a host is to start or to call.
 func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
-	if f.token != "" && !variable.MatchString(f.token) {
+	if f.token != "" && !config.EnvName.MatchString(f.token) {
 		return hosts.Server{}, usagef("--token-variable is not the name of an environment variable, such as FOLDGATE_TOKEN; the token itself does not belong in the host's file")
 	}
 	if f.url != "" {

@@ -57,7 +57,8 @@ func (d *document) readEnvFile(body ast.Node, dir string) Fault {
 	return Fault{}
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// EnvName matches the name of an environment variable.
+var EnvName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // ParseEnv reads NAME=value lines. A value in double quotes has the escapes of a string in Go; any other is
 // the rest of its line, without white space around it. Empty lines and lines that start with # are
@@ -72,7 +73,7 @@ func ParseEnv(text string) (map[string]string, error) {
 		}
 		name, value, ok := strings.Cut(l, "=")
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-		if !ok || !envName.MatchString(name) {
+		if !ok || !EnvName.MatchString(name) {
 			return nil, fmt.Errorf("line %d: write NAME=value, with letters, digits and _ in the name", n)
 		}
 		if strings.HasPrefix(value, `"`) {
