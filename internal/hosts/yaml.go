@@ -146,12 +146,10 @@ func keyText(key ast.Node) string {
 // lineOffsets returns the offset of each line, and the length of data.
 func lineOffsets(data []byte) []int {
 	at := []int{0}
-	for i, c := range data {
-		if c == '\n' {
-			at = append(at, i+1)
-		}
+	for line := range bytes.Lines(data) {
+		at = append(at, at[len(at)-1]+len(line))
 	}
-	return append(at, len(data))
+	return at
 }
 
 func (y yamlSyntax) names(data []byte, path []string) (names []string, err error) {
