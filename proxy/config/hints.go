@@ -26,26 +26,24 @@ func Closest(word string, names []string) string {
 // distance returns how many letters must be added, left out, replaced or swapped with the next one to get from a
 // to b.
 func distance(a, b string) int {
-	var before, row []int // of a without its last two letters, and its last one
-	next := make([]int, len(b)+1)
-	for j := range next {
-		next[j] = j
-	}
-	for i := range len(a) {
-		before, row, next = row, next, make([]int, len(b)+1)
-		next[0] = i + 1
-		for j := range len(b) {
-			d := row[j]
-			if a[i] != b[j] {
-				d = 1 + min(d, row[j+1], next[j])
+	d := make([][]int, len(a)+1) // of the first i letters of a and j of b
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		for j := range d[i] {
+			switch {
+			case i == 0 || j == 0:
+				d[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				d[i][j] = d[i-1][j-1]
+			default:
+				d[i][j] = 1 + min(d[i-1][j-1], d[i-1][j], d[i][j-1])
 			}
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				d = min(d, before[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
 			}
-			next[j+1] = d
 		}
 	}
-	return next[len(b)]
+	return d[len(a)][len(b)]
 }
 
 // unknownKey returns the fault for the key at a place that its mapping does not have. keys are the
