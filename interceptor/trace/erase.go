@@ -32,7 +32,7 @@ func addSeq(ranges []Range, seq uint64) []Range {
 }
 
 // Erasable reports whether [Journal.Erase] can erase the record's payload. It can't erase those of
-// the journal's own records, nor of a record that an earlier version wrote: its hash covers them.
+// the journal's own records.
 func (r *Record) Erasable() bool {
 	return r.Digest != "" && len(r.Payload) > 0 && r.Kind != KindJournal
 }

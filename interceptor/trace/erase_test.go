@@ -28,61 +28,6 @@ func files(t *testing.T, dir string) map[string][]string {
 	return out
 }
 
-// oldJournal is a copy of a journal that the version before wrote, in several files.
-func oldJournal(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/v1")); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// TestOldJournal: a journal of an earlier version is verified, printed byte for byte, and continued.
-func TestOldJournal(t *testing.T) {
-	dir := oldJournal(t)
-	if r := verify(t, dir); !r.OK() || r.Records != 16 || len(r.Notes) != 0 {
-		t.Fatalf("an old journal: %+v", r)
-	}
-	for name, lines := range files(t, dir) {
-		for _, line := range lines {
-			r, intact, err := ParseLine([]byte(strings.TrimSuffix(line, "\n")))
-			if err != nil || !intact {
-				t.Fatalf("%s: %v, intact %v: %s", name, err, intact, line)
-			}
-			again, err := r.AppendLine(nil)
-			if err != nil || string(again) != line {
-				t.Errorf("%v: %s is printed as %s", err, line, again)
-			}
-		}
-	}
-	j := open(t, dir, Options{RotateBytes: 4000})
-	before := j.seq
-	call(t, j, "x")
-	if err := j.Erase([]uint64{2, 3, before + 1, before + 2}, "root"); err != nil {
-		t.Fatal(err)
-	}
-	call(t, j, "x")
-	closeJournal(t, j)
-	r := verify(t, dir)
-	if !r.OK() || r.Erased != 1 || r.First.Seq != 1 {
-		t.Errorf("a continued journal: %+v, want the erased payload of one record: those of old records stay", r)
-	}
-	for name, lines := range files(t, dir) { // also with both forms in one file, each change is found
-		for i, line := range lines {
-			if i == 0 || !strings.Contains(line, `"payload"`) {
-				continue
-			}
-			changed := strings.Replace(line, `"payload":{`, `"payload":{"x":1,`, 1)
-			edit(t, filepath.Join(dir, name), func(l [][]byte) [][]byte { l[i] = []byte(changed); return l })
-			if r := verify(t, dir); r.OK() || r.Faults[0].Code != FaultHash || r.Faults[0].Line != i+1 {
-				t.Errorf("%s:%d: a changed payload: %v", name, i+1, r.Faults)
-			}
-			edit(t, filepath.Join(dir, name), func(l [][]byte) [][]byte { l[i] = []byte(line); return l })
-		}
-	}
-}
-
 // TestErase erases random records, and records with neighbours, and proves that nothing else changed.
 func TestErase(t *testing.T) {
 	for seed := range uint64(12) {

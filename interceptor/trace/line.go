@@ -14,7 +14,6 @@ import (
 
 // A line is an object. Its hash covers the members before the hash, among them the digest of the
 // payload. Behind the hash are the payload and its salt, which can go without a trace in the hash.
-// In lines of [protocolV1] the payload stands among the members before the hash.
 const (
 	hashPrefix = "sha256:" // names the hash in prev, hash and digest
 	hashLen    = len(hashPrefix) + 2*sha256.Size
@@ -29,18 +28,14 @@ const (
 // AppendLine appends the record's line as it stands in the journal, with the
 // hash that the record claims and with its newline.
 func (r *Record) AppendLine(b []byte) ([]byte, error) {
-	start, old := len(b), r.Protocol == protocolV1
-	b = appendEnvelope(b, r)
-	if old && len(r.Payload) > 0 {
-		b = append(append(b, payloadKey...), r.Payload...)
-	}
-	b, err := appendAuditMember(b, r)
+	start := len(b)
+	b, err := appendAuditMember(appendEnvelope(b, r), r)
 	if err != nil {
 		return nil, err
 	}
 	b, _ = appendChain(b, start, r.Seq, r.Prev)
 	copy(b[len(b)-hashLen-1:], r.Hash)
-	if !old && len(r.Payload) > 0 {
+	if len(r.Payload) > 0 {
 		b = append(append(append(b, saltMember...), r.Salt...), '"')
 		b = append(append(b, payloadKey...), r.Payload...)
 	}
@@ -133,9 +128,6 @@ type proof struct {
 // proofOf returns the proof of a line without its newline, the zero one if its hash is not in its place.
 func proofOf(line []byte) (p proof) {
 	at := bytes.Index(line, []byte(hashMember)) // a string before it would have it escaped
-	if bytes.HasPrefix(line, []byte(`{"protocol":"`+protocolV1)) {
-		at = len(line) - hashLen - len(hashMember) - len(`"}`)
-	}
 	p.end = at + len(hashMember) + hashLen + 1
 	if at <= 0 || p.end >= len(line) || !bytes.HasPrefix(line[at:], []byte(hashMember)) || line[p.end-1] != '"' || line[len(line)-1] != '}' {
 		return proof{}
@@ -149,7 +141,7 @@ func proofOf(line []byte) (p proof) {
 }
 
 // WithoutPayload returns a line without payload and salt, as [Journal.Erase] leaves it: its hash can
-// still be checked. A line whose hash covers its payload stays whole.
+// still be checked.
 func WithoutPayload(line []byte) []byte {
 	if p := proofOf(line); p.end > 0 {
 		return append(line[:p.end:p.end], '}')
@@ -183,7 +175,7 @@ func parseLine(line []byte) (r *Record, p proof, err error) {
 		return nil, p, fmt.Errorf("record: %w", err)
 	}
 	switch {
-	case r.Protocol != Protocol && r.Protocol != protocolV1:
+	case r.Protocol != Protocol:
 		return r, p, fmt.Errorf("record: protocol %.40q is not %s", r.Protocol, Protocol)
 	case r.ID == "" || r.Kind == "" || r.Seq == 0:
 		return r, p, errors.New("record: id, kind or seq is missing")

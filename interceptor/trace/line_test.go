@@ -13,7 +13,7 @@ import (
 // lineOf returns the line of a record that continues another, and its hash.
 func lineOf(r *Record, seq uint64, prev string) (line []byte, hash string, err error) {
 	r.Seq, r.Prev, r.Hash = seq, prev, genesis
-	if r.Digest = ""; len(r.Payload) > 0 && r.Protocol != protocolV1 {
+	if r.Digest = ""; len(r.Payload) > 0 {
 		r.Salt = strings.Repeat("00", saltBytes)
 		_, sum := appendPayload(nil, [saltBytes]byte{}, r.Payload)
 		r.Digest = hashPrefix + hex.EncodeToString(sum[:])

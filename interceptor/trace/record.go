@@ -12,10 +12,6 @@ import (
 // Protocol is the value of a record's protocol field.
 const Protocol = "foldgate/trace.v2"
 
-// protocolV1 is the one of records that earlier versions wrote. Their hashes cover their payloads,
-// so these can't be erased.
-const protocolV1 = "foldgate/trace.v1"
-
 // TimeFormat is the form of [Record.TS]: UTC with microseconds, so that the
 // order of the strings is the order of the times.
 const TimeFormat = "2006-01-02T15:04:05.000000Z"
@@ -186,8 +182,8 @@ type Finding struct {
 	Rule  string `json:"rule"`
 	Field string `json:"field,omitempty"` // JSON path of the string it was in
 	Count int    `json:"count,omitempty"` // at least 1
-	// Action is what became of the secret: Redacted, LetThrough or Blocked. It is "" in old records,
-	// and if the message went to several servers.
+	// Action is what became of the secret: Redacted, LetThrough or Blocked. It is "" if the message went to
+	// several servers.
 	Action string `json:"action,omitempty"`
 }
 

@@ -382,16 +382,14 @@ func TestVerifyNotesOpenBranches(t *testing.T) {
 // FuzzParseRecord: what ParseLine accepts is written again as a line that is
 // one record with a right hash and the same content.
 func FuzzParseRecord(f *testing.F) {
-	for _, protocol := range []string{Protocol, protocolV1} {
-		r := &Record{Protocol: protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
-		line, _, err := lineOf(r, 1, genesis)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(line)
-		f.Add(bytes.Replace(line, []byte(`{"a":1}`), []byte(`1,"digest":"","seq":5`), 1))
+	r := &Record{Protocol: Protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
+	line, _, err := lineOf(r, 1, genesis)
+	if err != nil {
+		f.Fatal(err)
 	}
-	f.Add([]byte(`{"protocol":"foldgate/trace.v1","id":"a","kind":"k","seq":1,"correlationId":"s"}`))
+	f.Add(line)
+	f.Add(bytes.Replace(line, []byte(`{"a":1}`), []byte(`1,"digest":"","seq":5`), 1))
+	f.Add([]byte(`{"protocol":"foldgate/trace.v2","id":"a","kind":"k","seq":1,"correlationId":"s"}`))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		proofOf(data)

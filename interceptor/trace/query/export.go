@@ -35,7 +35,7 @@ func Export(ctx context.Context, w io.Writer, dir string, f Filter) error {
 	err = all.scan(ctx, func(r *trace.Record) bool {
 		if more && r.ID == selected.ID && r.Hash == selected.Hash {
 			selected, failed, more = next()
-		} else if r.Protocol == trace.Protocol && trace.CanonicalKind(r.Kind) != trace.KindJournal { // the hash of an earlier version covers the payload
+		} else if r.Kind != trace.KindJournal {
 			r.Payload, r.Salt = nil, ""
 		}
 		var line []byte
