@@ -115,7 +115,7 @@ func (j *Journal) announce(seqs []uint64, by string) (present []uint64, names []
 // eraseIn replaces the segment by one without the payloads of the records with these numbers. It
 // returns the first record that keeps its payload because it does not fit its hash, 0 for none.
 func (j *Journal) eraseIn(path string, seqs []uint64) (kept uint64, err error) {
-	tmp := path + ".tmp" // the next start removes one that is left
+	tmp := path + tmpSuffix // the next start removes one that is left
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, err

@@ -36,16 +36,10 @@ func (j *Journal) takeLock() error {
 	}
 	j.opened = j.opt.Now()
 	j.lock, j.from = f, j.opened
-	if n > 0 {
-		j.interrupted = true
-		if fi, err := f.Stat(); err == nil {
-			j.from = fi.ModTime() // of a version that wrote no times
-		}
-		if len(lines) > 3 {
-			for i, at := range []*time.Time{&j.from, &j.to} {
-				if t, err := time.Parse(TimeFormat, lines[i+1]); err == nil {
-					*at = t
-				}
+	if j.interrupted = n > 0; len(lines) > 3 {
+		for i, at := range []*time.Time{&j.from, &j.to} {
+			if t, err := time.Parse(TimeFormat, lines[i+1]); err == nil {
+				*at = t
 			}
 		}
 	}

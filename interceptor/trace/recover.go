@@ -29,7 +29,7 @@ func (j *Journal) recover() error {
 	if h != nil {
 		names = j.dropRetired(names, h.First)
 	}
-	j.removeOldIndexes()
+	j.removeUnfinished()
 	j.hash = genesis
 	var events []Event
 	for len(names) > 0 && j.file == nil {
@@ -194,12 +194,11 @@ func (j *Journal) firstRef(name string) (FirstRef, error) {
 	return FirstRef{File: name, Seq: r.Seq, Prev: r.Prev}, nil
 }
 
-// removeOldIndexes removes the index files of earlier versions of foldgate.
-func (j *Journal) removeOldIndexes() {
+// removeUnfinished removes the files of erasures that did not come to their end.
+func (j *Journal) removeUnfinished() {
 	entries, _ := os.ReadDir(j.dir)
 	for _, e := range entries {
-		base, rest, _ := strings.Cut(e.Name(), segmentSuffix)
-		if _, ok := SegmentSeq(base + segmentSuffix); ok && (rest == ".idx" || strings.HasPrefix(rest, ".tmp")) {
+		if _, ok := SegmentSeq(strings.TrimSuffix(e.Name(), tmpSuffix)); ok && strings.HasSuffix(e.Name(), tmpSuffix) {
 			os.Remove(filepath.Join(j.dir, e.Name()))
 		}
 	}

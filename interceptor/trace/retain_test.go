@@ -116,14 +116,14 @@ func must(n uint64, ok bool) uint64 {
 	return n
 }
 
-// TestOldIndexes: the index files of earlier versions are removed, others stay.
-func TestOldIndexes(t *testing.T) {
+// TestUnfinishedErasures: a start removes what an erasure left that was killed. Other files stay.
+func TestUnfinishedErasures(t *testing.T) {
 	dir, file := sample(t, 3)
 	gone := filepath.Join(dir, SegmentName(900))
-	keep := []string{filepath.Join(dir, "trace-1.jsonl.idx"), filepath.Join(dir, "notes.idx")}
-	drop := []string{file + ".idx", gone + ".idx", gone + ".tmp1234"}
-	for _, path := range append(keep, drop...) {
-		write(t, path, "fgtidx1")
+	keep := []string{filepath.Join(dir, "trace-1.jsonl.tmp"), filepath.Join(dir, "notes.tmp"), file}
+	drop := []string{file + ".tmp", gone + ".tmp"}
+	for _, path := range append(keep[:2:2], drop...) {
+		write(t, path, "x")
 	}
 	open(t, dir, Options{})
 	for _, path := range keep {

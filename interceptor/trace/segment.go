@@ -22,6 +22,7 @@ import (
 const (
 	segmentPrefix = "trace-"
 	segmentSuffix = ".jsonl"
+	tmpSuffix     = ".tmp" // of a file that is to replace another
 	headName      = "head.json"
 	lockName      = "lock"
 )
@@ -236,7 +237,7 @@ func writeHead(dir string, h *head, durable bool) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, headName+".tmp")
+	tmp := filepath.Join(dir, headName+tmpSuffix)
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("trace head: %w", err)
