@@ -38,17 +38,16 @@ func (v *verifier) checkInvariants(r *Record) {
 		v.fault(FaultContext, "record %d: %v", r.Seq, err)
 		return
 	}
-	kind := CanonicalKind(r.Kind)
-	if strings.HasPrefix(kind, "mcp/response") && !v.answers(r) && !v.partial {
+	if strings.HasPrefix(r.Kind, "mcp/response") && !v.answers(r) && !v.partial {
 		v.fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
 	}
 	key := v.key(r.ID)
 	if _, dup := v.ids[key]; dup {
 		v.fault(FaultDuplicateID, "record %d: id %s was used before", r.Seq, r.ID)
 	}
-	v.ids[key] = v.mark(r.Context, strings.HasPrefix(kind, "mcp/request"))
+	v.ids[key] = v.mark(r.Context, strings.HasPrefix(r.Kind, "mcp/request"))
 	if r.Context != "" {
-		v.branch(r, kind)
+		v.branch(r)
 	}
 }
 
@@ -70,10 +69,10 @@ func (v *invariants) mark(context string, request bool) uint64 {
 }
 
 // branch checks a record of a context that was opened by a push. Other contexts have no rules.
-func (v *verifier) branch(r *Record, kind string) {
+func (v *verifier) branch(r *Record) {
 	p := contextpath.Path(r.Context)
 	b := v.branches[p]
-	switch kind {
+	switch r.Kind {
 	case KindPush:
 		if b != nil {
 			v.fault(FaultPushTwice, "record %d opens branch %s, which record %d has opened", r.Seq, p, b.seq)
@@ -94,7 +93,7 @@ func (v *verifier) branch(r *Record, kind string) {
 		return
 	}
 	if b.closed {
-		v.tooLate(r, kind, p)
+		v.tooLate(r, p)
 	}
 	if t := a.Tokens; t != nil && t.Used > 0 {
 		b.charged += t.Delivered
@@ -105,13 +104,13 @@ func (v *verifier) branch(r *Record, kind string) {
 // tooLate checks a record that is in a closed branch and not marked late. A call
 // in a closed branch may be refused; it is a fault if one succeeds. The branch
 // tools may succeed: they read or end the branch.
-func (v *verifier) tooLate(r *Record, kind string, p contextpath.Path) {
+func (v *verifier) tooLate(r *Record, p contextpath.Path) {
 	switch {
-	case kind == KindReflection || kind == KindConclusion:
+	case r.Kind == KindReflection || r.Kind == KindConclusion:
 		v.fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
-	case strings.HasPrefix(kind, "mcp/request"):
+	case strings.HasPrefix(r.Kind, "mcp/request"):
 		v.tardy[v.key(r.ID)] = struct{}{}
-	case strings.HasPrefix(kind, "mcp/response"):
+	case strings.HasPrefix(r.Kind, "mcp/response"):
 		a := r.AuditOrEmpty()
 		tardy := func(id string) bool { _, is := v.tardy[v.key(id)]; return is }
 		if !a.IsError && !r.Blocked() && !strings.HasPrefix(a.Tool, "branch_") && slices.ContainsFunc(r.CorrelationID, tardy) {

@@ -256,7 +256,7 @@ func (r *Record) OverBudget() bool {
 	return a.OverBudget || d != nil && (d.Reason == ReasonLimit && d.Result == Blocked || d.Reason == "budget_exhausted")
 }
 
-// CanonicalKind returns the name that this package writes for a kind. It
+// CanonicalKind returns the name that records have for a kind as a user names it. It
 // understands mcp.request for mcp/request, reasoning/thought for reflection and
 // reasoning/conclusion for conclusion. The method after a colon is kept.
 func CanonicalKind(kind string) string {

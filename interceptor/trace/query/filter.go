@@ -292,17 +292,16 @@ func (f *Filter) shape(base, p contextpath.Path) bool {
 }
 
 func (f *Filter) matchKind(kind string) bool {
-	k := trace.CanonicalKind(kind)
-	if f.Conclusions && k != trace.KindConclusion {
+	if f.Conclusions && kind != trace.KindConclusion {
 		return false
 	}
 	if len(f.Kinds) == 0 {
-		return k != trace.KindJournal && k != trace.KindConfig || f.Journal || f.ID != "" || f.Chain != ""
+		return kind != trace.KindJournal && kind != trace.KindConfig || f.Journal || f.ID != "" || f.Chain != ""
 	}
-	head, _, hasMethod := strings.Cut(k, ":")
+	head, _, hasMethod := strings.Cut(kind, ":")
 	return slices.ContainsFunc(f.Kinds, func(pattern string) bool {
 		pattern = trace.CanonicalKind(pattern)
-		return glob(pattern, k) || hasMethod && !strings.Contains(pattern, ":") && glob(pattern, head)
+		return glob(pattern, kind) || hasMethod && !strings.Contains(pattern, ":") && glob(pattern, head)
 	})
 }
 

@@ -21,7 +21,7 @@ func randomRecord(rng *rand.Rand, i int) *trace.Record {
 	one := func(values ...string) string { return values[rng.IntN(len(values))] }
 	flip := func() bool { return rng.IntN(6) == 0 }
 	r := &trace.Record{ID: fmt.Sprintf("id%d", i), From: one("host:a", "host:b", "upstream:x"), To: []string{one("host:a", "upstream:x"), "y"},
-		Kind:    one("mcp/request:tools/call", "mcp/response:tools/call", "mcp.request", "mcp/reject:tools/call", "conclusion", "reasoning/thought"),
+		Kind:    one("mcp/request:tools/call", "mcp/response:tools/call", "mcp/request:ping", "mcp/reject:tools/call", "conclusion", "reflection"),
 		Context: one("", "", "a", "a/b", "a/b/c", "a_x/b", "A/b", "ab", "br_1/br_2"),
 		TS:      time.UnixMicro(int64(1e15) + int64(i)*1e6 + rng.Int64N(3e6)).UTC().Format(trace.TimeFormat)}
 	for range rng.IntN(3) {

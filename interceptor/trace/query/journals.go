@@ -213,7 +213,7 @@ var kinds = []string{
 // isKind reports whether a pattern fits a kind, its method aside.
 func isKind(pattern, kind string) bool {
 	head, _, _ := strings.Cut(trace.CanonicalKind(pattern), ":")
-	kind, _, _ = strings.Cut(trace.CanonicalKind(kind), ":")
+	kind, _, _ = strings.Cut(kind, ":")
 	return glob(head, kind)
 }
 

@@ -126,7 +126,7 @@ func TestVectorsQuery(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir, trace.Options{})
 	for _, m := range v.ADR.Messages {
-		add(t, j, &trace.Record{ID: m.ID, Kind: m.Kind, Context: m.Context, CorrelationID: m.CorrelationID})
+		add(t, j, &trace.Record{ID: m.ID, Kind: trace.CanonicalKind(m.Kind), Context: m.Context, CorrelationID: m.CorrelationID})
 	}
 	want := func(name string, f Filter, ids_ []string) {
 		t.Helper()
@@ -239,12 +239,12 @@ func TestReasoningScenario(t *testing.T) {
 	inside := []string{}
 	for i := range 3 {
 		q, p, th := fmt.Sprintf("req%d", i), fmt.Sprintf("resp%d", i), fmt.Sprintf("thought%d", i)
-		add(t, j, &trace.Record{ID: th, Kind: "reasoning/thought", Context: "start"},
+		add(t, j, &trace.Record{ID: th, Kind: trace.KindReflection, Context: "start"},
 			&trace.Record{ID: q, Kind: "mcp/request", Context: "start"},
 			&trace.Record{ID: p, Kind: "mcp/response", Context: "start", CorrelationID: trace.IDs{q}})
 		inside = append(inside, th, q, p)
 	}
-	add(t, j, &trace.Record{ID: "end", Kind: "reasoning/conclusion", Context: "start"},
+	add(t, j, &trace.Record{ID: "end", Kind: trace.KindConclusion, Context: "start"},
 		&trace.Record{ID: "answer", Kind: "chat", CorrelationID: trace.IDs{"chat"}})
 	for name, c := range map[string]struct {
 		f    Filter
@@ -254,7 +254,7 @@ func TestReasoningScenario(t *testing.T) {
 		"main":        {Filter{Main: true}, []string{"chat", "start", "answer"}},
 		"chain":       {Filter{Chain: "answer"}, []string{"chat", "start", "answer"}},
 		"conclusions": {Filter{Conclusions: true}, []string{"end"}},
-		"thoughts":    {Filter{Kinds: []string{"reflection"}}, []string{"thought0", "thought1", "thought2"}},
+		"thoughts":    {Filter{Kinds: []string{"reasoning.thought"}}, []string{"thought0", "thought1", "thought2"}},
 	} {
 		if d := cmp.Diff(c.want, ids(query(t, dir, c.f))); d != "" {
 			t.Errorf("%s: %s", name, d)

@@ -55,7 +55,7 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 		}
 		n.Last = r.TS
 		n.Sums.Add(ownSums(r))
-		switch trace.CanonicalKind(r.Kind) {
+		switch r.Kind {
 		case trace.KindPush:
 			n.State = "open"
 		case trace.KindPop:

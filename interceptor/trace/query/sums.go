@@ -62,7 +62,7 @@ func ownSums(r *trace.Record) Sums {
 		}
 		return 0
 	}
-	s := Sums{Records: 1, Calls: one(trace.CanonicalKind(r.Kind) == trace.KindRequest+"tools/call"), Errors: one(a.IsError), Blocked: one(r.Blocked()), Scrubbed: one(len(a.Scrub) > 0)}
+	s := Sums{Records: 1, Calls: one(r.Kind == trace.KindRequest+"tools/call"), Errors: one(a.IsError), Blocked: one(r.Blocked()), Scrubbed: one(len(a.Scrub) > 0)}
 	if t := a.Tokens; t != nil {
 		s.In, s.Out, s.Delivered = int64(t.In), int64(t.Out), int64(t.Delivered)
 	}
@@ -138,7 +138,7 @@ func Summarize(records iter.Seq2[*trace.Record, error], tables ...[]string) (*St
 		if t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
 			s.Counters = append(s.Counters, t.Counter)
 		}
-		if trace.CanonicalKind(r.Kind) == trace.KindPop {
+		if r.Kind == trace.KindPop {
 			s.Freed += int64(t.Freed)
 		}
 	}

@@ -62,8 +62,7 @@ func newTally() tally {
 
 // add adds a record, by its number.
 func (t *tally) add(r *trace.Record, number int64) {
-	kind := trace.CanonicalKind(r.Kind)
-	if kind == trace.KindJournal || kind == trace.KindConfig {
+	if r.Kind == trace.KindJournal || r.Kind == trace.KindConfig {
 		return
 	}
 	when := r.Time()
@@ -97,7 +96,7 @@ func (t *tally) add(r *trace.Record, number int64) {
 		b = &branchRow{}
 		t.branches[name] = b
 	}
-	switch kind {
+	switch r.Kind {
 	case trace.KindPush:
 		b.opened, b.principal = number, a.Principal
 	case trace.KindPop:

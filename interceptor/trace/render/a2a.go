@@ -75,8 +75,7 @@ func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 			continue
 		}
 		id, _ := rawjson.GetString(r.Audit.Workflow, "a2a", "taskId")
-		kind := trace.CanonicalKind(r.Kind)
-		if id == "" || kind != trace.KindRequest+"tools/call" && kind != trace.KindResponse+"tools/call" {
+		if id == "" || r.Kind != trace.KindRequest+"tools/call" && r.Kind != trace.KindResponse+"tools/call" {
 			continue
 		}
 		t := byID[id]
@@ -94,7 +93,7 @@ func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 		t.Status = a2aStatus{State: cmp.Or(a2aStates[status], "TASK_STATE_UNSPECIFIED"), Timestamp: r.TS}
 		m := a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_AGENT", Parts: resultParts(r.Payload)}
 		switch {
-		case strings.HasPrefix(kind, trace.KindRequest):
+		case strings.HasPrefix(r.Kind, trace.KindRequest):
 			t.request(m, r, caused)
 		case r.Audit.IsError:
 			t.Status.Message = &m

@@ -53,8 +53,7 @@ func writeMemories(w io.Writer, records iter.Seq[*trace.Record]) error {
 	for r := range records {
 		m, a := open[r.Context], r.AuditOrEmpty()
 		text := func(name string) string { s, _ := rawjson.GetString(r.Payload, name); return s }
-		kind := trace.CanonicalKind(r.Kind)
-		if kind == trace.KindPush && !strings.HasPrefix(a.Session, batchSession) {
+		if r.Kind == trace.KindPush && !strings.HasPrefix(a.Session, batchSession) {
 			m = &memory{Description: text("description"), Branch: r.Context, Session: a.Session, Principal: a.Principal}
 			open[r.Context] = m
 		}
@@ -62,11 +61,11 @@ func writeMemories(w io.Writer, records iter.Seq[*trace.Record]) error {
 			continue
 		}
 		switch {
-		case kind == trace.KindResponse+"tools/call" && a.Tool != "" && a.Server != "":
+		case r.Kind == trace.KindResponse+"tools/call" && a.Tool != "" && a.Server != "":
 			m.add(strings.TrimSpace(a.Server+" "+a.Tool), a.IsError || r.Blocked())
-		case kind == trace.KindConclusion:
+		case r.Kind == trace.KindConclusion:
 			m.Lesson = text("decision")
-		case kind == trace.KindPop:
+		case r.Kind == trace.KindPop:
 			m.TS, m.Outcome, m.Type = r.TS, "success", "pattern"
 			if a.Tokens != nil {
 				m.Tokens, m.Budget = a.Tokens.Used, a.Tokens.Budget
@@ -78,10 +77,10 @@ func writeMemories(w io.Writer, records iter.Seq[*trace.Record]) error {
 				m.Lesson = strings.TrimPrefix(text("error")+"; "+text("digest"), "; ")
 			}
 			order = append(order, m)
-		case kind != trace.KindPush:
+		case r.Kind != trace.KindPush:
 			continue
 		}
-		if len(m.Evidence) < maxEvidence || kind == trace.KindConclusion || kind == trace.KindPop {
+		if len(m.Evidence) < maxEvidence || r.Kind == trace.KindConclusion || r.Kind == trace.KindPop {
 			m.Evidence = append(m.Evidence, r.ID)
 		}
 	}

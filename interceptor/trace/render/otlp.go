@@ -62,17 +62,17 @@ func writeOTLP(w io.Writer, records iter.Seq[*trace.Record]) error {
 	o := &otlpWriter{w: bufio.NewWriter(w), open: map[string]*trace.Record{}}
 	var order []string
 	for r := range records {
-		kind, branch := trace.CanonicalKind(r.Kind), "branch:"+r.Context
+		branch := "branch:" + r.Context
 		switch {
-		case strings.HasPrefix(kind, "mcp/request"):
+		case strings.HasPrefix(r.Kind, "mcp/request"):
 			o.open[r.ID] = r
 			order = append(order, r.ID)
-		case kind == trace.KindPush:
+		case r.Kind == trace.KindPush:
 			o.open[branch] = r
 			order = append(order, branch)
-		case kind == trace.KindPop:
+		case r.Kind == trace.KindPop:
 			o.end(branch, r)
-		case strings.HasPrefix(kind, "mcp/response"):
+		case strings.HasPrefix(r.Kind, "mcp/response"):
 			for _, id := range r.CorrelationID {
 				o.end(id, r)
 			}

@@ -109,7 +109,7 @@ type mewEnvelope struct {
 }
 
 func mewLine(r *trace.Record) (string, error) {
-	kind, method, _ := strings.Cut(trace.CanonicalKind(r.Kind), ":")
+	kind, method, _ := strings.Cut(r.Kind, ":")
 	switch kind {
 	case trace.KindReflection:
 		kind = "reasoning/thought"

@@ -40,15 +40,15 @@ func tableRow(r *trace.Record) (string, error) {
 // parameters of another message or the payload of an event, or the text of an error. Of an access it is who
 // asked for what.
 func About(r *trace.Record) string {
-	v, kind := []byte(r.Payload), trace.CanonicalKind(r.Kind)
+	v := []byte(r.Payload)
 	switch {
-	case strings.HasPrefix(kind, trace.KindBudget):
+	case strings.HasPrefix(r.Kind, trace.KindBudget):
 		return aboutLimit(v)
-	case kind == trace.KindAccess:
+	case r.Kind == trace.KindAccess:
 		if text := aboutAccess(v); text != "" {
 			return text
 		}
-	case strings.HasPrefix(kind, trace.KindResponse) || strings.HasPrefix(kind, trace.KindReject):
+	case strings.HasPrefix(r.Kind, trace.KindResponse) || strings.HasPrefix(r.Kind, trace.KindReject):
 		if !r.AuditOrEmpty().IsError && !r.Blocked() {
 			return ""
 		}
@@ -56,7 +56,7 @@ func About(r *trace.Record) string {
 		if v = part.Data; v == nil {
 			v = rawjson.Quote(part.Text)
 		}
-	case strings.HasPrefix(kind, "mcp/"):
+	case strings.HasPrefix(r.Kind, "mcp/"):
 		v, _ = rawjson.Get(v, "params")
 		if arguments, ok := rawjson.Get(v, "arguments"); ok {
 			v = arguments
