@@ -127,11 +127,11 @@ func BenchmarkOpen(b *testing.B) {
 			path := filepath.Join(b.TempDir(), "state.db")
 			repo := openDB(b, path)
 			for i := 0; i < finished; i += 1000 {
-				var changes []folding.Change
+				var changes []folding.Branch
 				for j := range 1000 {
 					br := sample(fmt.Sprintf("br_%08d", i+j), time.Now())
 					br.Status, br.CompletedAt = folding.StatusCompleted, time.Now()
-					changes = append(changes, folding.Change{Op: folding.OpInsert, Branch: br})
+					changes = append(changes, br)
 				}
 				if err := repo.Apply(ctx, changes); err != nil {
 					b.Fatal(err)

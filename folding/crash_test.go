@@ -278,7 +278,7 @@ func TestRecoverOddRows(t *testing.T) {
 	overspent := row("br_00000000-0000-4000-8000-000000000003", "", 11, 10)
 	fine := row("br_00000000-0000-4000-8000-000000000004", "", 1, 10)
 	for _, b := range []folding.Branch{orphan, spent, overspent, fine} {
-		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+		if err := repo.Apply(ctx, []folding.Branch{b}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -85,7 +85,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	m.emit(Event{Kind: EventCreated, Branch: b.snapshot(), Cause: d.Cause})
 	rec = b.snapshot()
 	rec.Status = StatusActive // the repository knows no created branches: being stored makes it active
-	stored := m.w.put(OpInsert, rec)
+	stored := m.w.put(rec)
 	m.unlock()
 	err = stored.wait()
 

@@ -78,22 +78,22 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	}
 	m.finish(live, o, now)
 	r = Returned{Branch: live.snapshot(), MessageTokens: tokens}
-	if err := m.settle(&r, paid, now); err != nil { // the branch has ended, and the writer tries again
-		m.log.Error("return was not stored yet", "branch_id", branchID, "error", err)
-	}
+	m.settle(&r, paid, now)
 	return r, nil
 }
 
 // settle charges the message of a branch that has ended to its parent, if paid is set. It returns when all
-// changes are durable. It releases m.mu.
-func (m *Manager) settle(r *Returned, paid bool, now time.Time) error {
+// changes are durable, or after a failure: the branch has ended, and the writer tries again. It releases m.mu.
+func (m *Manager) settle(r *Returned, paid bool, now time.Time) {
 	parent := m.live[r.Branch.ParentID]
 	if paid {
 		r.Granted = m.charge(parent, r.MessageTokens, now)
 	}
 	stored := m.w.barrier()
 	m.unlock()
-	return cmp.Or(m.save(parent), stored.wait())
+	if err := cmp.Or(m.save(parent), stored.wait()); err != nil {
+		m.log.Error("return was not stored yet", "branch_id", r.Branch.ID, "error", err)
+	}
 }
 
 // TakeMessage reports whether the caller should read the message of b, a copy from
@@ -114,7 +114,7 @@ func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (boo
 		m.unlock()
 		return false, Errorf(ErrClosed, "foldgate is shutting down: the message can be read after the next start")
 	}
-	stored := m.w.put(OpFinish, b)
+	stored := m.w.put(b)
 	m.unlock()
 	_ = stored.wait() // the writer logs the error and tries again
 	return true, nil
@@ -138,11 +138,9 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id, message str
 		m.unlock()
 		return Returned{}, errNotKept
 	}
-	m.w.put(OpLate, b)
+	m.w.put(b)
 	m.emit(Event{Kind: EventLate, Branch: b})
-	if err := m.settle(&r, paid, now); err != nil {
-		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
-	}
+	m.settle(&r, paid, now)
 	return r, nil
 }
 
@@ -332,7 +330,7 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 		}
 	}
 	m.remove(b)
-	m.w.put(OpFinish, b.Branch)
+	m.w.put(b.Branch)
 	for l := range b.leases {
 		l.cancel(b.ended())
 	}

@@ -52,9 +52,9 @@ func TestNothingIsKept(t *testing.T) {
 		synctest.Wait()
 		m.mu.Lock()
 		m.w.mu.Lock()
-		if len(m.live)+len(m.sessions)+len(m.joined)+len(m.made)+len(m.events)+len(m.w.ended)+len(m.w.next.changes) > 0 || !m.next.IsZero() {
+		if len(m.live)+len(m.sessions)+len(m.joined)+len(m.made)+len(m.events)+len(m.w.ended)+len(m.w.next.created) > 0 || !m.next.IsZero() {
 			t.Errorf("kept: %d branches, %d sessions, %d joined, %d principals under limits, %d events, %d ends, %d changes, next deadline %v",
-				len(m.live), len(m.sessions), len(m.joined), len(m.made), len(m.events), len(m.w.ended), len(m.w.next.changes), m.next)
+				len(m.live), len(m.sessions), len(m.joined), len(m.made), len(m.events), len(m.w.ended), len(m.w.next.created), m.next)
 		}
 		m.w.mu.Unlock()
 		m.mu.Unlock()

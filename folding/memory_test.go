@@ -37,17 +37,11 @@ func (r *memory) Get(_ context.Context, id string) (Branch, bool, error) {
 	return b, ok, nil
 }
 
-func (r *memory) Apply(_ context.Context, changes []Change) error {
+func (r *memory) Apply(_ context.Context, branches []Branch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range changes {
-		switch b := r.branches[c.Branch.ID]; c.Op {
-		case OpInsert, OpFinish:
-			r.branches[c.Branch.ID] = c.Branch
-		case OpLate:
-			b.Message, b.Late, b.ReturnedBy = c.Branch.Message, c.Branch.Late, c.Branch.ReturnedBy
-			r.branches[c.Branch.ID] = b
-		}
+	for _, b := range branches {
+		r.branches[b.ID] = b
 	}
 	return nil
 }

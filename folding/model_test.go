@@ -62,7 +62,7 @@ type mortal struct {
 	dead bool
 }
 
-func (r *mortal) Apply(ctx context.Context, c []folding.Change) error {
+func (r *mortal) Apply(ctx context.Context, c []folding.Branch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead {

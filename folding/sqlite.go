@@ -81,10 +81,10 @@ type database struct {
 
 	progress *progressFile
 
-	write   sync.Mutex // held during a transaction; guards the fields below
-	conn    *sql.Conn  // the one connection that writes
-	stmts   [len(statements)]*sql.Stmt
-	commits int // since the last request for a checkpoint
+	write          sync.Mutex // held during a transaction; guards the fields below
+	conn           *sql.Conn  // the one connection that writes
+	create, finish *sql.Stmt  // on it
+	commits        int        // since the last request for a checkpoint
 
 	checkpoint chan struct{} // requests one
 	quit, done chan struct{} // end the goroutine checkpoints
@@ -133,11 +133,14 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		return nil, err
 	}
 	d.open = append(d.open, d.conn.Close)
-	for op, text := range statements {
-		if d.stmts[op], err = d.conn.PrepareContext(ctx, text); err != nil {
+	for _, s := range []struct {
+		stmt **sql.Stmt
+		text string
+	}{{&d.create, createBranch}, {&d.finish, finishBranch}} {
+		if *s.stmt, err = d.conn.PrepareContext(ctx, s.text); err != nil {
 			return nil, err
 		}
-		d.open = append(d.open, d.stmts[op].Close)
+		d.open = append(d.open, (*s.stmt).Close)
 	}
 	active, err := d.active(ctx)
 	if err != nil {
@@ -155,13 +158,11 @@ const columns = `id, parent_id, principal, session, origin, context, depth, desc
 	reason, error, digest, message, late, budget_used, budget_total, activity, created_at, expires_at, completed_at,
 	handles, returned_by, subject, claims`
 
-// statements write changes on the writing connection.
-var statements = [...]string{
-	OpInsert: "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-	OpFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
-		budget_used = ?, activity = ?, completed_at = ?, returned_by = ? WHERE id = ?`,
-	OpLate: "UPDATE branches SET message = ?, late = ?, returned_by = ? WHERE id = ?",
-}
+const (
+	createBranch = "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+	finishBranch = `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?, late = ?,
+		budget_used = ?, activity = ?, completed_at = ?, returned_by = ? WHERE id = ?`
+)
 
 func (d *database) Active(ctx context.Context) ([]Branch, error) {
 	out, err := d.active(ctx)
@@ -225,31 +226,31 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 	return b, nil
 }
 
-func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
+func (d *database) Apply(ctx context.Context, branches []Branch) (err error) {
 	d.write.Lock()
 	defer d.write.Unlock()
-	for _, c := range changes {
-		if c.Op == OpInsert { // a branch in the database has a page
-			if err := d.progress.add(c.Branch); err != nil {
+	for _, b := range branches {
+		if !b.Status.Terminal() { // a branch in the database has a page
+			if err := d.progress.add(b); err != nil {
 				return diagnose(d.path, err)
 			}
 		}
 	}
-	if len(changes) == 1 { // a single statement is a transaction
-		err = d.apply(ctx, changes[0])
+	if len(branches) == 1 { // a single statement is a transaction
+		err = d.apply(ctx, branches[0])
 	} else {
 		err = sqlitedb.Update(ctx, d.conn, func(*sql.Tx) error {
-			for _, c := range changes {
-				if err := d.apply(ctx, c); err != nil {
+			for _, b := range branches {
+				if err := d.apply(ctx, b); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	for _, c := range changes {
-		if c.Op == OpFinish && err == nil || c.Op == OpInsert && err != nil {
-			d.progress.remove(c.Branch.ID)
+	for _, b := range branches {
+		if b.Status.Terminal() == (err == nil) {
+			d.progress.remove(b.ID)
 		}
 	}
 	if err != nil {
@@ -262,26 +263,22 @@ func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	return nil
 }
 
-// apply writes one change, in the transaction of d.conn if there is one. d.write is held.
-func (d *database) apply(ctx context.Context, c Change) error {
-	b := c.Branch
+// apply writes one branch, in the transaction of d.conn if there is one. d.write is held.
+func (d *database) apply(ctx context.Context, b Branch) error {
 	activity, err := json.Marshal(b.Activity)
 	if err != nil {
 		return fmt.Errorf("branch %s: %w", b.ID, err)
 	}
-	var args []any
-	switch c.Op {
-	case OpInsert:
-		args = []any{b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
+	if b.Status.Terminal() {
+		_, err = d.finish.ExecContext(ctx, string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.Late,
+			b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ReturnedBy, b.ID)
+	} else {
+		_, err = d.create.ExecContext(ctx, b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
 			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
 			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt),
-			b.Handles, b.ReturnedBy, b.Subject, b.Claims}
-	case OpFinish:
-		args = []any{string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ReturnedBy, b.ID}
-	case OpLate:
-		args = []any{b.Message, b.Late, b.ReturnedBy, b.ID}
+			b.Handles, b.ReturnedBy, b.Subject, b.Claims)
 	}
-	if _, err := d.stmts[c.Op].ExecContext(ctx, args...); err != nil {
+	if err != nil {
 		return fmt.Errorf("branch %s: %w", b.ID, err)
 	}
 	return nil

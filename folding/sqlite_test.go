@@ -44,13 +44,13 @@ func TestRepositories(t *testing.T) {
 			repo := open()
 			t0 := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
 			a, b := sample("br_a", t0.Add(time.Second)), sample("br_b", t0)
-			apply := func(changes ...folding.Change) {
+			apply := func(changes ...folding.Branch) {
 				t.Helper()
 				if err := repo.Apply(ctx, changes); err != nil {
 					t.Fatalf("Apply: %v", err)
 				}
 			}
-			apply(folding.Change{Op: folding.OpInsert, Branch: a}, folding.Change{Op: folding.OpInsert, Branch: b})
+			apply(a, b)
 			got, err := repo.Active(ctx)
 			if diff := cmp.Diff([]folding.Branch{b, a}, got); diff != "" || err != nil {
 				t.Errorf("Active, error %v (-want +got):\n%s", err, diff)
@@ -61,18 +61,18 @@ func TestRepositories(t *testing.T) {
 			}
 			b.Status, b.Reason, b.Error, b.Digest = folding.StatusTimeout, "timeout", "timeout after 1m0s", "nothing"
 			b.CompletedAt, b.BudgetUsed = b.ExpiresAt, 60
-			apply(folding.Change{Op: folding.OpFinish, Branch: b})
+			apply(b)
 			b.Message, b.Late = "sorry", true
-			apply(folding.Change{Op: folding.OpLate, Branch: b})
+			apply(b)
 			c := sample("br_c", t0)
-			apply(folding.Change{Op: folding.OpInsert, Branch: c})
+			apply(c)
 			c.Status, c.Message, c.ReturnedBy, c.CompletedAt = folding.StatusCompleted, "done", "s2 ", b.CompletedAt.Add(time.Hour)
-			apply(folding.Change{Op: folding.OpFinish, Branch: c})
+			apply(c)
 			if got, _, err := repo.Get(ctx, "br_c"); !cmp.Equal(c, got) || err != nil {
 				t.Errorf("Get of a returned branch (%v):\n%s", err, cmp.Diff(c, got))
 			}
 			c.ReturnedBy = ""
-			apply(folding.Change{Op: folding.OpFinish, Branch: c})
+			apply(c)
 			if got, _, err := repo.Get(ctx, "br_c"); !cmp.Equal(c, got) || err != nil {
 				t.Errorf("after its message was read, Get (%v):\n%s", err, cmp.Diff(c, got))
 			}
@@ -109,7 +109,7 @@ func TestProgressPages(t *testing.T) {
 	var list []folding.Branch
 	begin := func(id string) {
 		b := sample(id, time.Now().UTC().Truncate(time.Microsecond))
-		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+		if err := repo.Apply(ctx, []folding.Branch{b}); err != nil {
 			t.Fatal(err)
 		}
 		b.BudgetUsed, b.Activity.LastError = b.BudgetUsed+1, "error of "+id
@@ -125,7 +125,7 @@ func TestProgressPages(t *testing.T) {
 	begin("br_b")
 	ended := list[0]
 	ended.Status, ended.CompletedAt = folding.StatusCompleted, ended.CreatedAt
-	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: ended}}); err != nil {
+	if err := repo.Apply(ctx, []folding.Branch{ended}); err != nil {
 		t.Fatal(err)
 	}
 	if err := repo.Progress(list[0]); err != nil { // a charge that comes late
@@ -165,7 +165,7 @@ func TestLostProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	repo := openDB(t, path)
 	b := sample("br_a", time.Now())
-	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+	if err := repo.Apply(ctx, []folding.Branch{b}); err != nil {
 		t.Fatal(err)
 	}
 	b.BudgetUsed += 5
@@ -206,7 +206,7 @@ func TestSQLiteIsPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	repo := openDB(t, filepath.Join(dir, "s.db"))
 	defer repo.Close()
-	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: sample("br_a", time.Now())}}); err != nil {
+	if err := repo.Apply(ctx, []folding.Branch{sample("br_a", time.Now())}); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(dir)
@@ -228,7 +228,7 @@ func TestSQLiteRefusesWithAReason(t *testing.T) {
 	healthy := func(t *testing.T, path string) {
 		repo := openDB(t, path)
 		for i := range 50 {
-			if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: sample("br_"+strings.Repeat("x", i), time.Now())}}); err != nil {
+			if err := repo.Apply(ctx, []folding.Branch{sample("br_"+strings.Repeat("x", i), time.Now())}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -335,7 +335,7 @@ func TestSQLiteCheckpoints(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	repo := openDB(t, path)
 	b := sample("br_a", time.Now().UTC().Truncate(time.Microsecond))
-	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+	if err := repo.Apply(ctx, []folding.Branch{b}); err != nil {
 		t.Fatal(err)
 	}
 	salt := func() string { // changes when the log starts over
@@ -355,8 +355,8 @@ func TestSQLiteCheckpoints(t *testing.T) {
 		if n++; n > 50_000 {
 			t.Fatal("the log never started over")
 		}
-		b.Message = strconv.Itoa(n)
-		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpLate, Branch: b}}); err != nil {
+		b.Status, b.Message = folding.StatusFailed, strconv.Itoa(n)
+		if err := repo.Apply(ctx, []folding.Branch{b}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -379,7 +379,7 @@ func TestFirstSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	repo, want := openDB(t, path), sample("br_a", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	want.Handles, want.Subject, want.Claims = "", "", ""
-	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: want}}); err != nil {
+	if err := repo.Apply(ctx, []folding.Branch{want}); err != nil {
 		t.Fatal(err)
 	}
 	if err := repo.Close(); err != nil {

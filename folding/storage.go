@@ -3,7 +3,9 @@ package folding
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,9 +16,9 @@ type Repository interface {
 	Active(ctx context.Context) ([]Branch, error)
 	// Get returns a branch that is not archived, or false.
 	Get(ctx context.Context, id string) (Branch, bool, error)
-	// Apply writes changes in their order, all or none. When it returns, they survive the death
-	// of the process.
-	Apply(ctx context.Context, changes []Change) error
+	// Apply stores branches in their order, all or none: new ones as a whole, and the ends of those that have
+	// ended. It can be repeated. When it returns, they survive the death of the process.
+	Apply(ctx context.Context, branches []Branch) error
 	// Progress writes BudgetUsed and Activity of an active branch. When it returns, they survive the
 	// death of the process. For one branch it is called by one goroutine at a time.
 	Progress(b Branch) error
@@ -27,26 +29,7 @@ type Repository interface {
 	Close() error
 }
 
-// Change is one write. Branch holds absolute values, so a change can be repeated.
-type Change struct {
-	Op     Op
-	Branch Branch
-}
-
-// Op says which fields of a branch a [Change] writes.
-type Op int
-
-// The kinds of changes.
-const (
-	// OpInsert stores a new branch.
-	OpInsert Op = iota
-	// OpFinish stores the end of a branch.
-	OpFinish
-	// OpLate stores Message, Late and ReturnedBy of a branch that has ended.
-	OpLate
-)
-
-// retryAfter is the wait before the writer repeats an end that the repository refused.
+// retryAfter is the wait before the writer repeats ends that the repository refused.
 const retryAfter = time.Second
 
 // writer writes the begins and ends of branches. While one transaction runs it collects changes for
@@ -60,12 +43,13 @@ type writer struct {
 
 	mu    sync.Mutex // guards the fields below
 	next  *commit
-	ended map[string]Branch // finished branches that are not durable yet
+	ended map[string]*Branch // finished branches that are not durable as they are now
 }
 
-// commit is one transaction. err may be read once done is closed.
+// commit is one transaction: of new branches, and of all ends that are not durable. err may be read once
+// done is closed.
 type commit struct {
-	changes []Change
+	created []Branch
 	done    chan struct{}
 	err     error
 }
@@ -85,21 +69,23 @@ func (c *commit) waitFor(ctx context.Context) error {
 
 func newWriter(repo Repository, log *slog.Logger) *writer {
 	w := &writer{
-		repo: repo, log: log, next: &commit{done: make(chan struct{})}, ended: map[string]Branch{},
+		repo: repo, log: log, next: &commit{done: make(chan struct{})}, ended: map[string]*Branch{},
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go w.run()
 	return w
 }
 
-// put adds a change to the next commit. The order of puts is the order of writes, so call it
+// put adds a new branch, or what is now known of one that has ended, to the next commit. If that fails, the
+// ends are in the commits after it, until one succeeds. The order of puts is the order of writes, so call it
 // under the lock that orders the changes themselves.
-func (w *writer) put(op Op, b Branch) *commit {
+func (w *writer) put(b Branch) *commit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.next.changes = append(w.next.changes, Change{op, b})
-	if op == OpFinish {
-		w.ended[b.ID] = b
+	if b.Status.Terminal() {
+		w.ended[b.ID] = &b
+	} else {
+		w.next.created = append(w.next.created, b)
 	}
 	signal(w.wake)
 	return w.next
@@ -117,8 +103,10 @@ func (w *writer) barrier() *commit {
 func (w *writer) pending(id string) (Branch, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	b, ok := w.ended[id]
-	return b, ok
+	if b := w.ended[id]; b != nil {
+		return *b, true
+	}
+	return Branch{}, false
 }
 
 // close writes the remaining changes and stops.
@@ -129,21 +117,21 @@ func (w *writer) close() {
 
 func (w *writer) run() {
 	defer close(w.done)
-	var refused []Change // ends that the repository refused
+	refused := 0 // ends
 	for {
 		var retry <-chan time.Time
-		if len(refused) > 0 {
+		if refused > 0 {
 			retry = time.After(retryAfter)
 		}
 		select {
 		case <-w.wake:
 			runtime.Gosched() // a goroutine that is about to put a change shares this commit
-			refused = w.flush(refused)
+			refused = w.flush()
 		case <-retry:
-			refused = w.flush(refused)
+			refused = w.flush()
 		case <-w.quit:
-			if refused = w.flush(refused); len(refused) > 0 {
-				w.log.Error("ends of branches were not stored; they will time out after a restart", "branches", len(refused))
+			if refused = w.flush(); refused > 0 {
+				w.log.Error("ends of branches were not stored; they will time out after a restart", "branches", refused)
 			}
 			w.mu.Lock()
 			w.next.err = Errorf(ErrClosed, "foldgate is shutting down: the change was not stored")
@@ -154,30 +142,32 @@ func (w *writer) run() {
 	}
 }
 
-// flush writes the next commit, after the ends that an earlier one could not write. It returns
-// the ends to try again: memory has moved on, and only the repository still has the branches as
-// active. Operations that wait for other changes receive the error and undo them.
-func (w *writer) flush(refused []Change) []Change {
+// flush writes the next commit. It returns how many ends are to be tried again: memory has moved on, and only
+// the repository still has the branches as active. Operations that wait for other changes receive the error and
+// undo them.
+func (w *writer) flush() (refused int) {
 	w.mu.Lock()
-	c := w.next
+	c, ended := w.next, slices.Collect(maps.Values(w.ended))
 	w.next = &commit{done: make(chan struct{})}
 	w.mu.Unlock()
-	changes := append(refused, c.changes...)
+	changes := c.created
+	for _, b := range ended {
+		changes = append(changes, *b)
+	}
 	if len(changes) > 0 {
 		c.err = w.repo.Apply(context.Background(), changes)
 	}
-	refused = nil
-	w.mu.Lock()
-	for _, change := range changes {
-		if change.Op == OpFinish && c.err == nil {
-			delete(w.ended, change.Branch.ID)
-		} else if change.Op == OpFinish {
-			refused = append(refused, change)
-		}
-	}
-	w.mu.Unlock()
 	if c.err != nil {
 		w.log.Error("state was not stored", "changes", len(changes), "error", c.err)
+		refused = len(ended)
+	} else {
+		w.mu.Lock()
+		for _, b := range ended {
+			if w.ended[b.ID] == b { // else it has changed meanwhile
+				delete(w.ended, b.ID)
+			}
+		}
+		w.mu.Unlock()
 	}
 	close(c.done)
 	return refused

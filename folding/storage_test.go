@@ -25,7 +25,7 @@ func (r *faulty) set(broken bool) {
 	r.broken = broken
 }
 
-func (r *faulty) Apply(ctx context.Context, c []folding.Change) error {
+func (r *faulty) Apply(ctx context.Context, c []folding.Branch) error {
 	if r.disk() {
 		return errors.New("disk full")
 	}

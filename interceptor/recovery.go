@@ -66,7 +66,7 @@ func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, 
 	}
 	for _, b := range active {
 		if reason, popped := u.popped[b.ID]; popped {
-			if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: endedAs(b, reason)}}); err != nil {
+			if err := repo.Apply(ctx, []folding.Branch{endedAs(b, reason)}); err != nil {
 				return nil, err
 			}
 		}
