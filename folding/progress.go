@@ -44,7 +44,7 @@ type page struct {
 // progress is the content of a line.
 type progress struct {
 	ID       string   `json:"id"`
-	Write    int      `json:"write,omitempty"` // page.writes
+	Write    int      `json:"write"` // page.writes, from 1
 	Used     int      `json:"used"`
 	Activity Activity `json:"activity"`
 }
@@ -96,17 +96,12 @@ func openProgress(path string, active []Branch) (_ *progressFile, err error) {
 	return f, nil
 }
 
-// decodePage returns the newer line of the page at the start of raw, without an id if there is none. A first line
-// without a number is of an earlier version, which leaves the second half as it is.
+// decodePage returns the newer line of the page at the start of raw, without an id if there is none.
 func decodePage(raw []byte) (p progress) {
 	raw = raw[:min(len(raw), pageSize)]
 	for at := 0; at < len(raw); at += halfPage {
-		line := decodeProgress(raw[at:])
-		if line.ID != "" && (p.ID == "" || line.Write > p.Write) {
+		if line := decodeProgress(raw[at:]); line.Write > p.Write {
 			p = line
-		}
-		if line.ID != "" && line.Write == 0 {
-			break
 		}
 	}
 	return p

@@ -40,7 +40,11 @@ var migrations = []string{`
 		activity     TEXT NOT NULL,              -- JSON of Activity
 		created_at   INTEGER NOT NULL,           -- microseconds since 1970
 		expires_at   INTEGER NOT NULL,
-		completed_at INTEGER NOT NULL DEFAULT 0  -- 0 while it lives
+		completed_at INTEGER NOT NULL DEFAULT 0, -- 0 while it lives
+		handles      TEXT NOT NULL,
+		returned_by  TEXT NOT NULL,
+		subject      TEXT NOT NULL,
+		claims       TEXT NOT NULL
 	);
 	CREATE INDEX branches_active ON branches (created_at) WHERE status = 'active';
 	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
@@ -59,12 +63,6 @@ var migrations = []string{`
 		completed_at INTEGER NOT NULL
 	);
 	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
-`, `
-	ALTER TABLE branches ADD COLUMN handles TEXT NOT NULL DEFAULT '';
-	ALTER TABLE branches ADD COLUMN returned_by TEXT NOT NULL DEFAULT '';
-`, `
-	ALTER TABLE branches ADD COLUMN subject TEXT NOT NULL DEFAULT '';
-	ALTER TABLE branches ADD COLUMN claims TEXT NOT NULL DEFAULT '';
 `}
 
 // applicationID marks the database as foldgate's: "fold".

@@ -372,32 +372,3 @@ func TestSQLiteCheckpoints(t *testing.T) {
 		t.Errorf("after the log was moved: message %s, %v, %v; want %d", got.Message, ok, err, n)
 	}
 }
-
-// A database that was written before a branch knew its handles, claims and who returned it still opens,
-// with all that it holds.
-func TestFirstSchema(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s.db")
-	repo, want := openDB(t, path), sample("br_a", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	want.Handles, want.Subject, want.Claims = "", "", ""
-	if err := repo.Apply(ctx, []folding.Branch{want}); err != nil {
-		t.Fatal(err)
-	}
-	if err := repo.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec("ALTER TABLE branches DROP COLUMN handles; ALTER TABLE branches DROP COLUMN returned_by; ALTER TABLE branches DROP COLUMN subject; ALTER TABLE branches DROP COLUMN claims; PRAGMA user_version = 1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	repo = openDB(t, path)
-	defer repo.Close()
-	if got, ok, err := repo.Get(ctx, "br_a"); !cmp.Equal(want, got) || !ok || err != nil {
-		t.Errorf("Get = %v, %v:\n%s", ok, err, cmp.Diff(want, got))
-	}
-}

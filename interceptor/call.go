@@ -73,7 +73,7 @@ func (id Identity) Claims() string { return string(rawjson.Marshal(id)) }
 
 // ReadClaims returns the identities of those who created a branch and its parents.
 func ReadClaims(b *folding.Branch) (all []Identity, err error) {
-	if b == nil || b.Claims == "" { // an older foldgate created it
+	if b == nil || b.Claims == "" { // main, or a branch that only the trace knows
 		return nil, nil
 	}
 	for line := range strings.SplitSeq(b.Claims, "\n") {

@@ -297,7 +297,7 @@ func (w *Workflows) sweep(ctx context.Context) bool {
 	}
 	for _, ended := range all {
 		w.Recorder.Note(&trace.Record{
-			From: "foldgate", To: []string{cmp.Or(ended.Host, "host")}, Kind: trace.KindFlowComplete,
+			From: "foldgate", To: []string{ended.Host}, Kind: trace.KindFlowComplete,
 			CorrelationID: atMost(trace.IDs{}.Union(ended.Records)), Payload: endPayload(ended, "expired"),
 			Audit: &trace.Audit{
 				Session: ended.Session, Principal: ended.Principal,

@@ -27,7 +27,6 @@ var migrations = []string{`
 		expires INTEGER NOT NULL,  -- seconds since 1970
 		PRIMARY KEY (key, bucket)
 	) WITHOUT ROWID; -- an index of expires would double the cost of a change
-`, `
 	CREATE TABLE places (
 		place  TEXT PRIMARY KEY,
 		n      INTEGER NOT NULL,  -- the last operation of the place

@@ -100,7 +100,7 @@ var migrations = []string{`
 		delivered  INTEGER NOT NULL,
 		created_at INTEGER NOT NULL -- microseconds since 1970
 	);
-	CREATE INDEX results_context ON results (principal, context);
+	CREATE INDEX results_principal ON results (principal, id, bytes);
 	CREATE TABLE gone (
 		id        INTEGER PRIMARY KEY AUTOINCREMENT,
 		handle    TEXT NOT NULL UNIQUE,
@@ -111,9 +111,6 @@ var migrations = []string{`
 		why       TEXT NOT NULL, -- quota or age
 		at        INTEGER NOT NULL
 	);
-	CREATE TABLE size (bytes INTEGER NOT NULL);
-	INSERT INTO size VALUES (0);
-`, `
 	CREATE TABLE savings (
 		id        INTEGER PRIMARY KEY, -- the order of the first results
 		principal TEXT NOT NULL,
@@ -122,24 +119,15 @@ var migrations = []string{`
 		tokens    INTEGER NOT NULL, -- not delivered of them, less what was read back
 		UNIQUE (principal, context)
 	);
-	INSERT INTO savings (principal, context, results, tokens)
-		SELECT principal, context, count(*), sum(tokens - delivered) FROM results WHERE context != '' GROUP BY principal, context;
-	DROP INDEX results_context;
-`, `
-	CREATE INDEX results_principal ON results (principal, id, bytes);
-`, `
 	CREATE TABLE sizes ( -- of the results of each principal
 		principal TEXT PRIMARY KEY,
 		bytes     INTEGER NOT NULL
 	) WITHOUT ROWID;
 	CREATE INDEX sizes_bytes ON sizes (bytes);
-	INSERT INTO sizes SELECT principal, sum(bytes) FROM results GROUP BY principal;
 	CREATE TRIGGER results_put AFTER INSERT ON results BEGIN
-		UPDATE size SET bytes = bytes + new.bytes;
 		INSERT INTO sizes VALUES (new.principal, new.bytes) ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
 	END;
 	CREATE TRIGGER results_gone AFTER DELETE ON results BEGIN
-		UPDATE size SET bytes = bytes - old.bytes;
 		UPDATE sizes SET bytes = bytes - old.bytes WHERE principal = old.principal;
 		DELETE FROM sizes WHERE principal = old.principal AND bytes = 0;
 	END;
@@ -226,7 +214,7 @@ const largest = `SELECT id, bytes FROM results WHERE principal =
 func (s *Store) evict(ctx context.Context, tx *sql.Tx, principal string, size int64) error {
 	now := s.cfg.Now()
 	var total int64
-	if err := tx.QueryRowContext(ctx, "SELECT bytes FROM size").Scan(&total); err != nil {
+	if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(bytes), 0) FROM sizes").Scan(&total); err != nil {
 		return err
 	}
 	for {

@@ -453,7 +453,7 @@ func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
 // Ended is a workflow that is over.
 type Ended struct {
 	Workflow, Principal, Session, ID string
-	Host                             string   // that started it, "" if an earlier version kept it
+	Host                             string   // that started it
 	Foreign                          string   // the host's own id for it, or ""
 	Records                          []string // the trace records of its start and of its steps
 	Steps                            int

@@ -28,6 +28,7 @@ var migrations = []string{`
 		request    TEXT NOT NULL,             -- trace record of the call that made it
 		record     TEXT NOT NULL,             -- trace record of its workflow/start or proceed
 		foreign_id TEXT NOT NULL,             -- the alias that the host knows a root by
+		host       TEXT NOT NULL,             -- that made it, as records name it
 		created_at INTEGER NOT NULL,
 		used_at    INTEGER NOT NULL,
 		expires_at INTEGER NOT NULL,          -- of a root; 0 for steps
@@ -37,6 +38,7 @@ var migrations = []string{`
 	CREATE INDEX nodes_tree ON nodes (root, created_at);
 	CREATE INDEX nodes_session ON nodes (principal, workflow, session, created_at) WHERE parent = '';
 	CREATE INDEX nodes_expiry ON nodes (expires_at) WHERE parent = '' AND closed = 0;
+	CREATE INDEX nodes_ended ON nodes (expires_at) WHERE parent = '' AND closed = 1;
 	CREATE TABLE joins (
 		node      TEXT NOT NULL REFERENCES nodes (id) ON DELETE CASCADE,
 		name      TEXT NOT NULL,
@@ -52,10 +54,6 @@ var migrations = []string{`
 		PRIMARY KEY (principal, workflow, alias)
 	) WITHOUT ROWID;
 	CREATE INDEX aliases_root ON aliases (root);
-`, `
-	ALTER TABLE nodes ADD COLUMN host TEXT NOT NULL DEFAULT ''; -- that made it, as records name it
-`, `
-	CREATE INDEX nodes_ended ON nodes (expires_at) WHERE parent = '' AND closed = 1;
 `}
 
 // node is a row: the first step of a workflow, its root, or a later one.

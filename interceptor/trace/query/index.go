@@ -110,11 +110,6 @@ CREATE INDEX branch_open ON branch (opened) WHERE opened > 0 AND closed = 0;
 CREATE INDEX branch_used ON branch (used) WHERE used > 0;
 CREATE INDEX branch_principal ON branch (principal, opened) WHERE opened > 0;`
 
-// dropTables removes the tables of earlier schemas.
-const dropTables = `DROP TABLE IF EXISTS segment; DROP TABLE IF EXISTS word; DROP TABLE IF EXISTS record; DROP TABLE IF EXISTS link;
-DROP TABLE IF EXISTS block; DROP TABLE IF EXISTS posting; DROP TABLE IF EXISTS total; DROP TABLE IF EXISTS branch;
-DROP TABLE IF EXISTS loose;`
-
 const (
 	linkCorrelation = iota // key of an id that the record correlates to
 	linkRPC                // key of its JSON-RPC id
@@ -193,8 +188,9 @@ func RemoveIndex(dir string) (err error) {
 	return err
 }
 
+// options are those of the database. With another schema it needs another ApplicationID: then it is made again.
 var options = sqlitedb.Options{
-	Migrations: []string{"", "", "", "", dropTables + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
+	Migrations: []string{schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 // Verify is [trace.Verify] and also compares the index with the journal, as far
-// as there is an index and it was extended. A different index is a fault. An index with
-// the schema of an older foldgate is not compared: no query reads it before it is made again.
+// as there is an index and it was extended. A different index is a fault. An index without
+// a schema is not compared: another process is making it.
 func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Report, error) {
 	var checks []*indexCheck
 	for _, path := range locations(dir) {
