@@ -82,10 +82,9 @@ type database struct {
 	write          sync.Mutex // held during a transaction; guards the fields below
 	conn           *sql.Conn  // the one connection that writes
 	create, finish *sql.Stmt  // on it
-	commits        int        // since the last request for a checkpoint
+	commits        int
 
-	checkpoint chan struct{} // requests one
-	quit, done chan struct{} // end the goroutine checkpoints
+	checkpoints sync.WaitGroup
 }
 
 // OpenSQLite opens or creates a database at path, in a directory that it creates for its owner
@@ -102,7 +101,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("state database: %w", err)
 	}
-	d := &database{path: path, checkpoint: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	d := &database{path: path}
 	defer func() {
 		if err != nil {
 			d.release()
@@ -121,7 +120,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	d.open = append(d.open, func() error { unlock(); return nil })
 	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
 		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
-		Pragmas: []string{"wal_autocheckpoint(0)"}, // checkpoints does it
+		Pragmas: []string{"wal_autocheckpoint(0)"}, // Apply does it
 	})
 	if err != nil {
 		return nil, err
@@ -148,7 +147,6 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		return nil, err
 	}
 	d.open = append(d.open, d.progress.Close)
-	go d.checkpoints()
 	return d, nil
 }
 
@@ -254,12 +252,17 @@ func (d *database) Apply(ctx context.Context, branches []Branch) (err error) {
 	if err != nil {
 		return diagnose(d.path, err)
 	}
-	if d.commits++; d.commits >= checkpointAfter {
-		d.commits = 0
-		signal(d.checkpoint)
+	if d.commits++; d.commits%checkpointAfter == 0 {
+		d.checkpoints.Go(func() { // it waits for the disk
+			_ = d.progress.file.Sync() // not older on the disk than the database
+			sqlitedb.Checkpoint(d.db, &d.write)
+		})
 	}
 	return nil
 }
+
+// checkpointAfter is the number of transactions after which the log is moved into the database.
+const checkpointAfter = 1000
 
 // apply writes one branch, in the transaction of d.conn if there is one. d.write is held.
 func (d *database) apply(ctx context.Context, b Branch) error {
@@ -311,42 +314,9 @@ func (d *database) Archive(ctx context.Context, before time.Time, limit int) (in
 	return int(moved), nil
 }
 
-const (
-	// checkpointAfter is the number of transactions after which the log is moved into the
-	// database.
-	checkpointAfter = 1000
-	// restartAfter is the number of pages after which the log starts over: about 32 MB.
-	restartAfter = 8192
-)
-
-// checkpoints moves the log into the database, until Close. It is a goroutine of its own because
-// it waits for the disk. The log starts over by itself when all of it has been moved. If writes
-// never pause, checkpoints stops the writer for that.
-func (d *database) checkpoints() {
-	defer close(d.done)
-	for {
-		select {
-		case <-d.quit:
-			return
-		case <-d.checkpoint:
-		}
-		_ = d.progress.file.Sync() // not older on the disk than the database
-		// A failed checkpoint loses nothing: the log grows until one succeeds.
-		var busy, log, moved int // pages
-		err := d.db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
-		if err != nil || log < restartAfter {
-			continue
-		}
-		d.write.Lock()
-		_, _ = d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)")
-		d.write.Unlock()
-	}
-}
-
 // Close moves the log into the database.
 func (d *database) Close() error {
-	close(d.quit)
-	<-d.done
+	d.checkpoints.Wait()
 	return d.release()
 }
 

@@ -44,7 +44,6 @@ const (
 	maxExpired = 4096    // counters that it deletes at most, of those that have expired
 	maxBatch   = 128     // operations in a transaction
 	maxAnswers = 1 << 14 // takes that are remembered
-	logPages   = 8192    // the log of the database starts over after so many: 32 MB
 
 	lockWait = 5 * time.Second // for the transaction of another process
 )
@@ -512,14 +511,7 @@ func (f *file) tidy(ctx context.Context) {
 		exec(first+"max((SELECT count(*) FROM counters) - ?, 0))", int64(math.MaxInt64), f.most)
 		return err
 	})
-	go func() { // it waits for the disk
-		var busy, log, moved int
-		db := f.database()
-		err := db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
-		if err == nil && log >= logPages {
-			_, _ = db.Exec("PRAGMA wal_checkpoint(RESTART)") // stops writers
-		}
-	}()
+	go sqlitedb.Checkpoint(f.database(), new(sync.Mutex)) // it waits for the disk; writes wait for it
 }
 
 func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error) {

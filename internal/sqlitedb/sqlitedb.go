@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"modernc.org/sqlite"
@@ -204,6 +205,20 @@ func Rows(ctx context.Context, q Querier, into []any, query string, args ...any)
 		if err := rows.Err(); err != nil {
 			yield(err)
 		}
+	}
+}
+
+// Checkpoint moves the log of a database into it, for one with the setting wal_autocheckpoint(0). It waits for
+// the disk, writers do not. A log that has been moved starts over by itself. If writers never pause, Checkpoint
+// stops them for that, and holds writing. A failure loses nothing: the log grows until a Checkpoint succeeds.
+func Checkpoint(db *sql.DB, writing sync.Locker) {
+	const most = 8192        // pages: 32 MB
+	var busy, log, moved int // pages
+	err := db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
+	if err == nil && log >= most {
+		writing.Lock()
+		defer writing.Unlock()
+		_, _ = db.Exec("PRAGMA wal_checkpoint(RESTART)")
 	}
 }
 
