@@ -39,8 +39,8 @@ type Config struct {
 	MaxBranchesPerMinutePerPrincipal int `yaml:"max_branches_per_minute_per_principal"`
 	// SessionCleanupSeconds bounds [Manager.EndSession] and [Manager.Close].
 	SessionCleanupSeconds int `yaml:"session_cleanup_seconds"`
-	// Retention is how long a finished branch can be looked up. Then it is archived: its figures
-	// are kept, its texts are deleted, its id is unknown.
+	// Retention is how long a finished branch can be looked up. Then it is deleted: the trace has
+	// its figures.
 	Retention time.Duration `yaml:"retention"`
 	// RequireSessionID refuses a creation without a session_id argument.
 	RequireSessionID bool `yaml:"require_session_id"`

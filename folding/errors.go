@@ -29,7 +29,7 @@ var (
 	ErrMaxDepthExceeded error = &ErrorKind{"max_depth_exceeded", http.StatusBadRequest, "maximum branch depth exceeded"}
 	// ErrForbidden is a session that the caller may not use (403).
 	ErrForbidden error = &ErrorKind{"forbidden", http.StatusForbidden, "forbidden"}
-	// ErrNotFound is a branch that is unknown, archived or not the caller's (404). All three get
+	// ErrNotFound is a branch that is unknown, deleted or not the caller's (404). All three get
 	// the same text, so that a caller can't tell them apart.
 	ErrNotFound error = &ErrorKind{"branch_not_found", http.StatusNotFound, "branch not found"}
 	// ErrNotActive is a branch of the caller that has ended (409). The error is an [*EndedError].

@@ -17,7 +17,7 @@ type StatusRequest struct {
 	BranchID, SessionID string
 }
 
-// Status returns a branch with its current usage. It returns false for an unknown, archived or
+// Status returns a branch with its current usage. It returns false for an unknown, deleted or
 // foreign id, and for a session without an active branch. If a session has several, it returns
 // the newest one that has no active children.
 func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) (Branch, bool, error) {
@@ -59,7 +59,7 @@ func (m *Manager) Active() (all []Branch) {
 }
 
 // Resolve returns an active branch of the caller. It fails with [ErrNotFound] if the id is
-// unknown, archived or not the caller's. If the branch has ended, it returns the branch and an
+// unknown, deleted or not the caller's. If the branch has ended, it returns the branch and an
 // [*EndedError].
 func (m *Manager) Resolve(caller Caller, branchID string) (Branch, error) {
 	b, ok, err := m.find(context.Background(), caller, branchID)
@@ -143,7 +143,7 @@ func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, b
 }
 
 // findEnded returns a finished branch of the caller. A branch past its retention is not found,
-// even if it is not archived yet.
+// even if it is not deleted yet.
 func (m *Manager) findEnded(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
 	b, ok, err := m.load(ctx, id)
 	if !ok || !b.Status.Terminal() || !m.owns(caller, b) || m.clock().Sub(b.CompletedAt) > m.config().Retention {

@@ -11,7 +11,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 )
 
-// Unknown, archived and foreign ids get the same text.
+// Unknown, deleted and foreign ids get the same text.
 func TestOneAnswerForWhatIsNotYours(t *testing.T) {
 	clock := newManual()
 	m, _ := open(t, roomy(), folding.Options{Now: clock.now})

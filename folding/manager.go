@@ -220,11 +220,11 @@ func (m *Manager) recover(active []Branch) {
 // suspended and the clock does not.
 const maxSleep = 30 * time.Second
 
-// archiveBatch is the number of branches that one transaction archives. It is small because
-// charges wait for it.
-const archiveBatch = 64
+// forgetBatch is the number of branches that one transaction deletes. It is small because new branches
+// wait for it.
+const forgetBatch = 64
 
-// expiryLoop ends branches at their deadline and archives old ones, until Close.
+// expiryLoop ends branches at their deadline and forgets old ones, until Close.
 func (m *Manager) expiryLoop() {
 	defer close(m.done)
 	timer := time.NewTimer(0)
@@ -255,8 +255,8 @@ func (m *Manager) expiryLoop() {
 	}
 }
 
-// cleanUp forgets old creations and archives one batch of branches past their retention. It
-// returns false if there are more.
+// cleanUp forgets old creations and one batch of branches past their retention. It returns false if
+// there are more.
 func (m *Manager) cleanUp(now time.Time) bool {
 	m.mu.Lock()
 	for principal, made := range m.made {
@@ -265,11 +265,11 @@ func (m *Manager) cleanUp(now time.Time) bool {
 		}
 	}
 	m.mu.Unlock()
-	n, err := m.opts.Repository.Archive(context.Background(), now.Add(-m.config().Retention), archiveBatch)
+	n, err := m.opts.Repository.Forget(context.Background(), now.Add(-m.config().Retention), forgetBatch)
 	if err != nil {
-		m.log.Error("finished branches were not archived", "error", err)
+		m.log.Error("finished branches were not deleted", "error", err)
 	}
-	return n < archiveBatch
+	return n < forgetBatch
 }
 
 // Close ends all branches with ReasonShutdown, unless Options.Replica is set, stores that and closes

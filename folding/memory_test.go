@@ -56,7 +56,7 @@ func (r *memory) Progress(b Branch) error {
 	return nil
 }
 
-func (r *memory) Archive(_ context.Context, before time.Time, limit int) (int, error) {
+func (r *memory) Forget(_ context.Context, before time.Time, limit int) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0

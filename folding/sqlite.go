@@ -48,21 +48,6 @@ var migrations = []string{`
 	);
 	CREATE INDEX branches_active ON branches (created_at) WHERE status = 'active';
 	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
-	CREATE TABLE branch_archive (
-		id           TEXT PRIMARY KEY,
-		parent_id    TEXT NOT NULL,
-		principal    TEXT NOT NULL,
-		session      TEXT NOT NULL,
-		context      TEXT NOT NULL,
-		depth        INTEGER NOT NULL,
-		status       TEXT NOT NULL,
-		reason       TEXT NOT NULL,
-		budget_used  INTEGER NOT NULL,
-		budget_total INTEGER NOT NULL,
-		created_at   INTEGER NOT NULL,
-		completed_at INTEGER NOT NULL
-	);
-	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
 `}
 
 // applicationID marks the database as foldgate's: "fold".
@@ -285,33 +270,16 @@ func (d *database) apply(ctx context.Context, b Branch) error {
 	return nil
 }
 
-// archiveLife is how long the figures of an archived branch are kept.
-const archiveLife = 90 * 24 * time.Hour
-
-func (d *database) Archive(ctx context.Context, before time.Time, limit int) (int, error) {
+func (d *database) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
 	d.write.Lock()
 	defer d.write.Unlock()
-	const kept = "id, parent_id, principal, session, context, depth, status, reason, budget_used, budget_total, created_at, completed_at"
-	const due = "FROM branches WHERE completed_at > 0 AND completed_at < ? ORDER BY completed_at, id LIMIT ?"
-	var moved int64
-	err := sqlitedb.Update(ctx, d.conn, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "INSERT INTO branch_archive ("+kept+") SELECT "+kept+" "+due, micros(before), limit); err != nil {
-			return err
-		}
-		res, err := tx.ExecContext(ctx, "DELETE FROM branches WHERE id IN (SELECT id "+due+")", micros(before), limit)
-		if err != nil {
-			return err
-		}
-		if moved, err = res.RowsAffected(); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "DELETE FROM branch_archive WHERE completed_at < ?", micros(before.Add(-archiveLife)))
-		return err
-	})
+	const due = "SELECT id FROM branches WHERE completed_at > 0 AND completed_at < ? ORDER BY completed_at, id LIMIT ?"
+	res, err := d.conn.ExecContext(ctx, "DELETE FROM branches WHERE id IN ("+due+")", micros(before), limit)
 	if err != nil {
 		return 0, diagnose(d.path, err)
 	}
-	return int(moved), nil
+	n, err := res.RowsAffected()
+	return int(n), err
 }
 
 // Close moves the log into the database.

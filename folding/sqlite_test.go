@@ -82,17 +82,17 @@ func TestRepositories(t *testing.T) {
 					t.Errorf("Get(%s) = %v, %v (-want +got):\n%s", want.ID, ok, err, diff)
 				}
 			}
-			if n, err := repo.Archive(ctx, b.CompletedAt, 10); n != 0 || err != nil {
-				t.Errorf("Archive before the end = %d, %v; want 0", n, err)
+			if n, err := repo.Forget(ctx, b.CompletedAt, 10); n != 0 || err != nil {
+				t.Errorf("Forget before the end = %d, %v; want 0", n, err)
 			}
-			if n, err := repo.Archive(ctx, b.CompletedAt.Add(time.Hour), 10); n != 1 || err != nil {
-				t.Errorf("Archive = %d, %v; want 1", n, err)
+			if n, err := repo.Forget(ctx, b.CompletedAt.Add(time.Hour), 10); n != 1 || err != nil {
+				t.Errorf("Forget = %d, %v; want 1", n, err)
 			}
 			if _, ok, err := repo.Get(ctx, "br_b"); ok || err != nil {
-				t.Errorf("Get of an archived branch = %v, %v; want false", ok, err)
+				t.Errorf("Get of a deleted branch = %v, %v; want false", ok, err)
 			}
 			if _, ok, err := repo.Get(ctx, "br_a"); !ok || err != nil {
-				t.Errorf("Get of an active branch after Archive = %v, %v; want true", ok, err)
+				t.Errorf("Get of an active branch after Forget = %v, %v; want true", ok, err)
 			}
 			if err := repo.Close(); err != nil {
 				t.Errorf("Close: %v", err)

@@ -14,7 +14,7 @@ import (
 type Repository interface {
 	// Active returns the branches that have not ended, oldest first.
 	Active(ctx context.Context) ([]Branch, error)
-	// Get returns a branch that is not archived, or false.
+	// Get returns a branch, or false.
 	Get(ctx context.Context, id string) (Branch, bool, error)
 	// Apply stores branches in their order, all or none: new ones as a whole, and the ends of those that have
 	// ended. It can be repeated. When it returns, they survive the death of the process.
@@ -22,9 +22,8 @@ type Repository interface {
 	// Progress writes BudgetUsed and Activity of an active branch. When it returns, they survive the
 	// death of the process. For one branch it is called by one goroutine at a time.
 	Progress(b Branch) error
-	// Archive archives up to limit branches that ended before a time: it keeps their figures and
-	// deletes their texts. It returns how many.
-	Archive(ctx context.Context, before time.Time, limit int) (int, error)
+	// Forget deletes up to limit branches that ended before a time. It returns how many.
+	Forget(ctx context.Context, before time.Time, limit int) (int, error)
 	// Close releases the repository.
 	Close() error
 }

@@ -16,7 +16,7 @@ type faulty struct {
 	folding.Repository
 	mu     sync.Mutex
 	broken bool
-	hang   chan struct{} // Apply and Archive wait for it if not nil
+	hang   chan struct{} // Apply and Forget wait for it if not nil
 }
 
 func (r *faulty) set(broken bool) {
@@ -39,9 +39,9 @@ func (r *faulty) Progress(b folding.Branch) error {
 	return r.Repository.Progress(b)
 }
 
-func (r *faulty) Archive(ctx context.Context, before time.Time, limit int) (int, error) {
+func (r *faulty) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
 	r.disk()
-	return r.Repository.Archive(ctx, before, limit)
+	return r.Repository.Forget(ctx, before, limit)
 }
 
 // disk waits if the disk hangs and reports whether it is broken.
@@ -125,7 +125,7 @@ func TestCleanupIsBounded(t *testing.T) {
 		if got := status(t, m, alice, b.ID); got.Status != folding.StatusFailed || got.Reason != folding.ReasonSessionEnded {
 			t.Errorf("after 30 s: %s %s, want failed", got.Status, got.Reason)
 		}
-		time.Sleep(2 * time.Minute) // virtual: until the expiry loop hangs in Archive
+		time.Sleep(2 * time.Minute) // virtual: until the expiry loop hangs in Forget
 		start = time.Now()
 		wantErr(t, "Close on a hanging disk", m.Close(ctx), folding.ErrStorage)
 		if took := time.Since(start); took != 30*time.Second {
@@ -139,8 +139,8 @@ func TestCleanupIsBounded(t *testing.T) {
 	})
 }
 
-// Branches past their retention are archived, the others stay.
-func TestArchive(t *testing.T) {
+// Branches past their retention are deleted, the others stay.
+func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		repo := folding.NewMemory()
 		m, _ := open(t, roomy(), folding.Options{Repository: repo})
