@@ -1,7 +1,6 @@
 package folding
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -154,56 +153,61 @@ func (d *database) Active(ctx context.Context) ([]Branch, error) {
 }
 
 // active returns the rows of branches that have not ended, without their progress. The caller adds the diagnosis.
-func (d *database) active(ctx context.Context) ([]Branch, error) {
-	rows, err := d.db.QueryContext(ctx, "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []Branch
-	for err == nil && rows.Next() {
+func (d *database) active(ctx context.Context) (out []Branch, err error) {
+	var r row
+	rows, err := sqlitedb.Collect(ctx, d.db, &r, r.fields(), "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
+	for i := 0; err == nil && i < len(rows); i++ {
 		var b Branch
-		b, err = scan(rows)
+		b, err = rows[i].branch()
 		out = append(out, b)
 	}
-	if err = cmp.Or(err, rows.Err()); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return out, err
 }
 
-func (d *database) Get(ctx context.Context, id string) (Branch, bool, error) {
-	b, err := scan(d.db.QueryRowContext(ctx, "SELECT "+columns+" FROM branches WHERE id = ?", id))
+func (d *database) Get(ctx context.Context, id string) (b Branch, ok bool, err error) {
+	var r row
+	err = d.db.QueryRowContext(ctx, "SELECT "+columns+" FROM branches WHERE id = ?", id).Scan(r.fields()...)
 	if errors.Is(err, sql.ErrNoRows) {
-		return Branch{}, false, nil
+		return b, false, nil
+	}
+	if err == nil {
+		b, err = r.branch()
 	}
 	if err == nil && !b.Status.Terminal() {
 		err = d.progress.read(&b)
 	}
-	if err != nil {
-		return Branch{}, false, diagnose(d.path, err)
-	}
-	return b, true, nil
+	return b, err == nil, diagnose(d.path, err)
 }
 
 func (d *database) Progress(b Branch) error {
 	return diagnose(d.path, d.progress.write(b))
 }
 
-func scan(row interface{ Scan(...any) error }) (Branch, error) {
-	var b Branch
-	var activity []byte
-	var created, expires, completed int64
-	err := row.Scan(&b.ID, &b.ParentID, &b.Principal, &b.Session, &b.Origin, &b.Context, &b.Depth, &b.Description, &b.Prompt, &b.Status,
-		&b.Reason, &b.Error, &b.Digest, &b.Message, &b.Late, &b.BudgetUsed, &b.BudgetTotal, &activity, &created, &expires, &completed,
-		&b.Handles, &b.ReturnedBy, &b.Subject, &b.Claims)
-	if err != nil {
-		return Branch{}, err
+// row is a branch as the database has it.
+type row struct {
+	Branch
+	activity                    string // JSON
+	created, expires, completed int64  // microseconds since 1970; 0 is the zero time
+}
+
+func rowOf(b Branch) (row, error) {
+	activity, err := json.Marshal(b.Activity)
+	return row{b, string(activity), micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt)}, err
+}
+
+// fields returns pointers to the fields, in the order of columns.
+func (r *row) fields() []any {
+	return []any{&r.ID, &r.ParentID, &r.Principal, &r.Session, &r.Origin, &r.Context, &r.Depth, &r.Description, &r.Prompt, &r.Status,
+		&r.Reason, &r.Error, &r.Digest, &r.Message, &r.Late, &r.BudgetUsed, &r.BudgetTotal, &r.activity, &r.created, &r.expires, &r.completed,
+		&r.Handles, &r.ReturnedBy, &r.Subject, &r.Claims}
+}
+
+func (r *row) branch() (Branch, error) {
+	b := r.Branch
+	if err := json.Unmarshal([]byte(r.activity), &b.Activity); err != nil {
+		return b, fmt.Errorf("%w: activity of branch %s: %w", sqlitedb.ErrDamaged, b.ID, err)
 	}
-	if err := json.Unmarshal(activity, &b.Activity); err != nil {
-		return Branch{}, fmt.Errorf("%w: activity of branch %s: %w", sqlitedb.ErrDamaged, b.ID, err)
-	}
-	b.CreatedAt, b.ExpiresAt, b.CompletedAt = fromMicros(created), fromMicros(expires), fromMicros(completed)
+	b.CreatedAt, b.ExpiresAt, b.CompletedAt = fromMicros(r.created), fromMicros(r.expires), fromMicros(r.completed)
 	return b, nil
 }
 
@@ -251,18 +255,13 @@ const checkpointAfter = 1000
 
 // apply writes one branch, in the transaction of d.conn if there is one. d.write is held.
 func (d *database) apply(ctx context.Context, b Branch) error {
-	activity, err := json.Marshal(b.Activity)
-	if err != nil {
-		return fmt.Errorf("branch %s: %w", b.ID, err)
-	}
-	if b.Status.Terminal() {
-		_, err = d.finish.ExecContext(ctx, string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.Late,
-			b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ReturnedBy, b.ID)
-	} else {
-		_, err = d.create.ExecContext(ctx, b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
-			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
-			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt),
-			b.Handles, b.ReturnedBy, b.Subject, b.Claims)
+	r, err := rowOf(b)
+	switch {
+	case err != nil:
+	case b.Status.Terminal():
+		_, err = d.finish.ExecContext(ctx, b.Status, b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, r.activity, r.completed, b.ReturnedBy, b.ID)
+	default:
+		_, err = d.create.ExecContext(ctx, r.fields()...)
 	}
 	if err != nil {
 		return fmt.Errorf("branch %s: %w", b.ID, err)

@@ -528,13 +528,8 @@ func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error
 		query += " WHERE key IN (?" + strings.Repeat(", ?", len(keys)-1) + ")"
 	}
 	var c Count
-	for err := range sqlitedb.Rows(ctx, f.database(), []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...) {
-		if err != nil {
-			return nil, f.diagnose(err)
-		}
-		all = append(all, c)
-	}
-	return all, nil
+	all, err = sqlitedb.Collect(ctx, f.database(), &c, []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...)
+	return all, f.diagnose(err)
 }
 
 func (f *file) Delete(ctx context.Context, keys []string) error {

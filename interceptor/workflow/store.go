@@ -82,20 +82,13 @@ func one(ctx context.Context, q sqlitedb.Querier, where string, args ...any) (*n
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	return all[0], nil
+	return &all[0], nil
 }
 
 // many returns the nodes n that the end of a query selects.
-func many(ctx context.Context, q sqlitedb.Querier, end string, args ...any) (out []*node, err error) {
+func many(ctx context.Context, q sqlitedb.Querier, end string, args ...any) ([]node, error) {
 	var n node
-	for err := range sqlitedb.Rows(ctx, q, n.fields(), "SELECT "+nodeColumns+" FROM nodes n "+end, args...) {
-		if err != nil {
-			return nil, err
-		}
-		row := n
-		out = append(out, &row)
-	}
-	return out, nil
+	return sqlitedb.Collect(ctx, q, &n, n.fields(), "SELECT "+nodeColumns+" FROM nodes n "+end, args...)
 }
 
 func byID(ctx context.Context, q sqlitedb.Querier, id string) (*node, error) {
@@ -126,23 +119,17 @@ type held struct{ id, root string }
 
 // holding returns the nodes of live workflows that hold one of the values, the newest workflow
 // first and in it the newest step first. Many workflows may share a value, so it reads only their ids.
-func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name string, hashes []string, now int64) (out []held, err error) {
+func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name string, hashes []string, now int64) ([]held, error) {
 	var h held
-	for err := range sqlitedb.Rows(ctx, q, []any{&h.id, &h.root}, "SELECT n.id, n.root FROM nodes n JOIN nodes r ON r.id = n.root "+
+	return sqlitedb.Collect(ctx, q, &h, []any{&h.id, &h.root}, "SELECT n.id, n.root FROM nodes n JOIN nodes r ON r.id = n.root "+
 		"WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
 		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN (SELECT value FROM json_each(?))) "+
 		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC",
-		principal, workflow, now, name, string(rawjson.Marshal(hashes))) {
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, h)
-	}
-	return out, nil
+		principal, workflow, now, name, string(rawjson.Marshal(hashes)))
 }
 
 // due returns a few roots to end, and ended ones to delete. Each query has an index, as each call asks them.
-func due(ctx context.Context, q sqlitedb.Querier, now time.Time) ([]*node, error) {
+func due(ctx context.Context, q sqlitedb.Querier, now time.Time) ([]node, error) {
 	const past = " AND n.parent = '' AND n.expires_at <= ? LIMIT ?"
 	open, err := many(ctx, q, "WHERE n.closed = 0"+past, now.UnixMicro(), expireLimit)
 	if err != nil {

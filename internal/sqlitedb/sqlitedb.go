@@ -208,6 +208,17 @@ func Rows(ctx context.Context, q Querier, into []any, query string, args ...any)
 	}
 }
 
+// Collect returns the rows of a query. Each is a copy of row after it was read into the fields into of row.
+func Collect[T any](ctx context.Context, q Querier, row *T, into []any, query string, args ...any) (all []T, err error) {
+	for err := range Rows(ctx, q, into, query, args...) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *row)
+	}
+	return all, nil
+}
+
 // Checkpoint moves the log of a database into it, for one with the setting wal_autocheckpoint(0). It waits for
 // the disk, writers do not. A log that has been moved starts over by itself. If writers never pause, Checkpoint
 // stops them for that, and holds writing. A failure loses nothing: the log grows until a Checkpoint succeeds.

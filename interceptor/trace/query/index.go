@@ -433,15 +433,9 @@ func (f *Filter) narrow(ctx context.Context, db *sql.DB) (n narrowed, err error)
 const maxWords = 20_000
 
 // blocks returns the blocks that may have matching records, in an order of SQL.
-func (n narrowed) blocks(ctx context.Context, db *sql.DB, order string) (all []blockRow, err error) {
+func (n narrowed) blocks(ctx context.Context, db *sql.DB, order string) ([]blockRow, error) {
 	var b blockRow
-	for err := range sqlitedb.Rows(ctx, db, b.columns(), "SELECT * FROM block WHERE "+n.inBlock+" ORDER BY "+order, n.blockBy...) {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, b)
-	}
-	return all, nil
+	return sqlitedb.Collect(ctx, db, &b, b.columns(), "SELECT * FROM block WHERE "+n.inBlock+" ORDER BY "+order, n.blockBy...)
 }
 
 // words returns the numbers of the words that a condition matches.
