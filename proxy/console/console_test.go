@@ -312,7 +312,7 @@ func FuzzAddress(f *testing.F) {
 		}
 	}
 	for i := range paths {
-		f.Add(uint8(i), "since=2026-11-01T00:00:00Z&until=2026-11-03&sort=tokens&after=5-0-7&size=3&orphans=true")
+		f.Add(uint8(i), "since=2026-11-01T00:00:00Z&until=2026-11-03&sort=tokens&after=tokens_5_7&size=3&orphans=true")
 	}
 	markup := regexp.MustCompile(`(?i)<(img|iframe|textarea|script>|script [^s]|[a-z][^<>]* on[a-z]+=)`)
 	quoted := regexp.MustCompile(`"[^"]*"`)

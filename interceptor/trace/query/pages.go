@@ -123,26 +123,22 @@ func (q PageQuery) keys(first, last, tokens, us int64) (low, high int64) {
 	return 0, us
 }
 
-// hit is a record that was found, with its place in the order of a page.
+// hit is a record that was found in one journal, with its place in the order of a page there.
 type hit struct {
-	key     int64 // see order
-	journal int
-	id      int64
+	key, id int64 // see order
 	record  *trace.Record
 }
 
-// compare orders hits by key.
-func (h hit) compare(o hit) int {
-	return cmp.Or(cmp.Compare(o.key, h.key), cmp.Compare(h.journal, o.journal), cmp.Compare(o.id, h.id))
-}
+// compare orders hits.
+func (h hit) compare(o hit) int { return cmp.Or(cmp.Compare(o.key, h.key), cmp.Compare(o.id, h.id)) }
 
 // found is what one index gives for a page.
 type found struct {
-	hits    []hit // in order, if that is the one of time
+	hits    []hit
 	cut     bool
 	partial bool
-	at      int64     // in the order of time: the search goes on behind this key
-	time    time.Time // of that place
+	at      int64     // unless the search was cut in another order than that of time, it goes on behind this key
+	time    time.Time // in the order of time: of that place
 }
 
 // Page returns a page. Its error is a [*UsageError] for a malformed query.
@@ -174,112 +170,82 @@ func (s Set) Page(ctx context.Context, q PageQuery) (p Page, err error) {
 		}
 		p.Partial = p.Partial || parts[i].partial
 	}
-	if q.inTime() {
-		p.merge(q, parts, after)
-	} else {
-		p.mergeKeys(q, parts)
-	}
+	p.merge(q, parts, after)
 	return p, nil
 }
 
-// after returns the place in each journal behind which a page begins. PageQuery.After has the ids by
-// journal in the order of time, else the key, the journal and the id of the last record of the page before.
+// after returns the place in each journal behind which a page begins. PageQuery.After has the order, and the key
+// and the id of each place.
 func (s Set) after(q PageQuery) (after []hit, err error) {
 	if _, ok := orders[q.Order]; !ok {
 		return nil, Usagef("sort", "%.40q: use %s, %s, %s or %s", q.Order, Newest, Oldest, Tokens, Slowest)
 	}
-	var numbers []int64
-	if q.After != "" {
-		for part := range strings.SplitSeq(q.After, "-") {
-			n, err := strconv.ParseInt(part, 10, 64)
-			if err != nil || n < 0 {
-				return nil, Usagef("after", "%.40q: it is not of a page that foldgate gave", q.After)
-			}
-			numbers = append(numbers, n)
-		}
-		if q.inTime() && len(numbers) != len(s) || !q.inTime() && len(numbers) != 3 {
-			return nil, Usagef("after", "%.40q: it is of a page in another order, or of other journals", q.After)
-		}
+	order, places, _ := strings.Cut(q.After, "_")
+	numbers := strings.Split(places, "_")
+	if q.After != "" && (order != q.Order || len(numbers) != 2*len(s)) {
+		return nil, Usagef("after", "%.40q: it is of a page in another order, or of other journals", q.After)
 	}
 	for i := range s {
-		h := hit{key: math.MaxInt64, journal: i}
-		switch {
-		case numbers == nil && q.Order == Oldest:
-			h.key = 0
-		case numbers == nil:
-		case q.inTime():
-			_, h.key = q.keys(numbers[i], numbers[i], 0, 0)
-		default:
-			h.key, h.id = numbers[0], []int64{0, numbers[2], math.MaxInt64}[1+cmp.Compare(int64(i), numbers[1])]
+		h := hit{key: math.MaxInt64}
+		if q.After != "" {
+			var errID error
+			h.key, err = strconv.ParseInt(numbers[2*i], 10, 64)
+			h.id, errID = strconv.ParseInt(numbers[2*i+1], 10, 64)
+			if err != nil || errID != nil {
+				return nil, Usagef("after", "%.40q: it is not of a page that foldgate gave", q.After)
+			}
 		}
 		after = append(after, h)
 	}
 	return after, nil
 }
 
-// merge makes a page in the order of time.
+// merge makes a page of what the indexes gave behind these places. Records of several journals follow each other by
+// time, or by key.
 func (p *Page) merge(q PageQuery, parts []found, after []hit) {
-	before := func(a, b time.Time) bool { return a.After(b) == (q.Order == Newest) && !a.Equal(b) }
+	earlier := func(a, b time.Time) bool { return a.After(b) == (q.Order == Newest) && !a.Equal(b) }
+	before := func(a, b hit) bool { return a.key > b.key }
+	if q.inTime() {
+		before = func(a, b hit) bool { return earlier(a.record.Time(), b.record.Time()) }
+	}
 	next, taken := slices.Clone(after), make([]int, len(parts))
 	for len(p.Records) < q.Size {
-		var first *hit
+		var first hit
+		from := -1
 		for i, part := range parts {
-			if taken[i] < len(part.hits) && (first == nil || before(part.hits[taken[i]].record.Time(), first.record.Time())) {
-				first = &part.hits[taken[i]]
+			if taken[i] < len(part.hits) && (from < 0 || before(part.hits[taken[i]], first)) {
+				first, from = part.hits[taken[i]], i
 			}
 		}
 		lacks := false // a search that was cut may lack records that come before first
 		for i, part := range parts {
-			lacks = lacks || first != nil && part.cut && len(part.hits) == taken[i] && before(part.time, first.record.Time())
+			lacks = lacks || q.inTime() && from >= 0 && part.cut && len(part.hits) == taken[i] && earlier(part.time, first.record.Time())
 		}
-		if first == nil || lacks {
+		if from < 0 || lacks {
 			break
 		}
 		p.Records = append(p.Records, first.record)
-		next[first.journal] = *first
-		taken[first.journal]++
+		next[from] = first
+		taken[from]++
 	}
-	more, ids := false, make([]int64, len(parts))
+	more, places := false, q.Order
 	for i, part := range parts {
-		if taken[i] < len(part.hits) {
-			more = true
-		} else {
-			next[i].key = part.at
-			if part.cut && len(p.Records) < q.Size && (!p.Cut || before(part.time, p.Reached)) {
-				p.Cut, p.Reached = true, part.time
-			}
-			more = more || part.cut
+		used := taken[i] == len(part.hits)
+		more = more || !used || part.cut && q.inTime()
+		if used && (q.inTime() || !part.cut) {
+			next[i] = hit{key: part.at}
 		}
-		ids[i] = max(next[i].key, -next[i].key)
+		switch {
+		case !part.cut:
+		case !q.inTime():
+			p.Cut = true
+		case used && len(p.Records) < q.Size && (!p.Cut || earlier(part.time, p.Reached)):
+			p.Cut, p.Reached = true, part.time
+		}
+		places += fmt.Sprintf("_%d_%d", next[i].key, next[i].id)
 	}
 	if more {
-		p.Next = joined(ids...)
-	}
-}
-
-func joined(numbers ...int64) string {
-	var parts []string
-	for _, n := range numbers {
-		parts = append(parts, strconv.FormatInt(n, 10))
-	}
-	return strings.Join(parts, "-")
-}
-
-// mergeKeys makes a page in the order of keys.
-func (p *Page) mergeKeys(q PageQuery, parts []found) {
-	var all []hit
-	for _, part := range parts {
-		p.Cut = p.Cut || part.cut
-		all = append(all, part.hits...)
-	}
-	slices.SortFunc(all, hit.compare)
-	for i, h := range all {
-		if i == q.Size {
-			last := all[i-1]
-			p.Next = joined(last.key, int64(last.journal), last.id)
-			break
-		}
-		p.Records = append(p.Records, h.record)
+		p.Next = places
 	}
 }
 
@@ -298,7 +264,7 @@ func (l *lineReader) search(ctx, until context.Context, db *sql.DB, q PageQuery,
 	}
 	query := "SELECT id, segment, start, size, " + o.key + " FROM record WHERE id BETWEEN ? AND ? AND " +
 		o.key + " >= ? AND (" + o.key + ", id) < (?, ?) AND " + n.terms + " ORDER BY " + o.sql
-	h, at, read := hit{journal: after.journal}, place{}, ctx
+	h, at, read := hit{}, place{}, ctx
 	least := hit{key: o.least} // of the hits, once there are enough of them
 	for _, b := range blocks {
 		low, high := q.keys(b.first, b.last, b.tokens, b.us)
@@ -365,7 +331,7 @@ func (x *Index) listed(ctx context.Context, q PageQuery, after hit) (out found, 
 			out.partial = true
 			break
 		}
-		row, h := rowOf(r, place{}), hit{journal: after.journal, id: int64(min(r.Seq, math.MaxInt64)), record: r} // #nosec G115: bounded
+		row, h := rowOf(r, place{}), hit{id: int64(min(r.Seq, math.MaxInt64)), record: r} // #nosec G115: bounded
 		if _, h.key = q.keys(h.id, h.id, row.tokens, row.us); h.key >= orders[q.Order].least && h.compare(after) > 0 {
 			out.hits = append(out.hits, h)
 		}
