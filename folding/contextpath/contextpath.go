@@ -31,35 +31,15 @@ type Path string
 // Main is the context of a message that belongs to no branch.
 const Main Path = ""
 
-// The codes of [Error].
-const (
-	CodeSyntax               = "context_syntax"
-	CodeTooDeep              = "context_too_deep"
-	CodeTooLong              = "context_too_long"
-	CodeType                 = "context_type"
-	CodeOperationUnsupported = "context_operation_unsupported"
-)
-
-// Error says why a value is not a context path.
-type Error struct {
-	Code   string // one of the Code constants, stable
-	Value  string // the offending value, cut to 64 bytes
-	Remedy string
-}
-
-// Error names the value and the remedy, but not the code.
-func (e *Error) Error() string {
-	return fmt.Sprintf("context %q: %s", e.Value, e.Remedy)
-}
-
-func fault(code, value, remedy string) error {
+// fault says why a value is not a context path: it names the value, cut to 64 bytes, and the remedy.
+func fault(value, remedy string) error {
 	if len(value) > 64 {
 		value = value[:64] + "..."
 	}
-	return &Error{Code: code, Value: value, Remedy: remedy}
+	return fmt.Errorf("context %q: %s", value, remedy)
 }
 
-// Parse returns s as a path, or an [*Error]. "" is [Main].
+// Parse returns s as a path. "" is [Main].
 func Parse(s string) (Path, error) {
 	if err := Validate(s); err != nil {
 		return Main, err
@@ -67,7 +47,7 @@ func Parse(s string) (Path, error) {
 	return Path(s), nil
 }
 
-// Validate returns nil if s is a path, and an [*Error] otherwise.
+// Validate returns nil if s is a path.
 func Validate(s string) error { return validate(s, MaxDepth, maxBytes) }
 
 // ValidateCall is [Validate] for the context of a call: the path of a branch and, below it, one of
@@ -79,21 +59,21 @@ func validate(s string, maxDepth, maxBytes int) error {
 		return nil
 	}
 	if len(s) > maxBytes {
-		return fault(CodeTooLong, s, fmt.Sprintf("%d bytes; at most %d are allowed", len(s), maxBytes))
+		return fault(s, fmt.Sprintf("%d bytes; at most %d are allowed", len(s), maxBytes))
 	}
 	for i := range len(s) {
 		if c := s[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || c == '-' || c == '_' || c == '/') {
-			return fault(CodeSyntax, s, fmt.Sprintf("byte %d is not allowed; use ASCII letters, digits, '-' and '_', joined by '/'", i))
+			return fault(s, fmt.Sprintf("byte %d is not allowed; use ASCII letters, digits, '-' and '_', joined by '/'", i))
 		}
 	}
 	depth := Path(s).Depth()
 	switch {
 	case s[0] == '/', strings.Contains(s, "//"):
-		return fault(CodeSyntax, s, "empty segment; write segments joined by single slashes, none at the ends")
+		return fault(s, "empty segment; write segments joined by single slashes, none at the ends")
 	case strings.HasSuffix(s, "/"):
-		return fault(CodeSyntax, s, "trailing slash; write segments joined by single slashes, none at the ends")
+		return fault(s, "trailing slash; write segments joined by single slashes, none at the ends")
 	case depth > maxDepth:
-		return fault(CodeTooDeep, s, fmt.Sprintf("%d levels; at most %d are allowed", depth, maxDepth))
+		return fault(s, fmt.Sprintf("%d levels; at most %d are allowed", depth, maxDepth))
 	}
 	return nil
 }
@@ -137,8 +117,8 @@ func (p Path) InTree(root Path) bool {
 // first-level paths.
 func (p Path) IsChild(parent Path) bool { return p != Main && p.Parent() == parent }
 
-// Join returns the path of sub below p, or p if sub is "". It returns an [*Error] if sub is not a
-// path or the result breaks a limit. The result is always in the tree of p.
+// Join returns the path of sub below p, or p if sub is "". It fails if sub is not a path or the
+// result breaks a limit. The result is always in the tree of p.
 func (p Path) Join(sub string) (Path, error) {
 	if err := Validate(sub); err != nil {
 		return Main, err
@@ -157,8 +137,8 @@ const DeprecatedObject = "context_object"
 
 // Decode reads the JSON value of the context field of a foreign message. nil, null and "" are
 // main; any other string is a path. The object form of an earlier draft, {"id", "parent"}, is
-// parent/id and is reported in deprecated. For objects with an operation and for other types it
-// returns an [*Error].
+// parent/id and is reported in deprecated. It refuses objects with an operation and
+// other types.
 func Decode(value json.RawMessage) (p Path, deprecated []string, err error) {
 	value = rawjson.Trim(value)
 	switch kind := rawjson.KindOf(value); {
@@ -173,21 +153,20 @@ func Decode(value json.RawMessage) (p Path, deprecated []string, err error) {
 		}
 		return p, deprecated, err
 	}
-	return Main, nil, fault(CodeType, string(value), "send a string such as \"analysis/step-1\"")
+	return Main, nil, fault(string(value), "send a string such as \"analysis/step-1\"")
 }
 
 func decodeObject(value json.RawMessage) (Path, error) {
 	if _, ok := rawjson.Get(value, "operation"); ok {
-		return Main, fault(CodeOperationUnsupported, string(value),
-			"context operations are not supported; use branch_create and branch_return")
+		return Main, fault(string(value), "context operations are not supported; use branch_create and branch_return")
 	}
 	id, ok := rawjson.GetString(value, "id")
 	if !ok || id == "" {
-		return Main, fault(CodeType, string(value), "a context object needs a string \"id\"; better send a path as a string")
+		return Main, fault(string(value), "a context object needs a string \"id\"; better send a path as a string")
 	}
 	parent, ok := rawjson.GetString(value, "parent")
 	if raw, set := rawjson.Get(value, "parent"); set && !ok && rawjson.KindOf(raw) != rawjson.Null {
-		return Main, fault(CodeType, string(value), "a context object's \"parent\" must be a string")
+		return Main, fault(string(value), "a context object's \"parent\" must be a string")
 	}
 	up, err := Parse(parent)
 	if err != nil {
