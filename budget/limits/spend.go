@@ -101,14 +101,14 @@ func New(all []Limit, store Store, o Options) (*Limits, error) {
 	return l, nil
 }
 
-// Spend is what one call uses. All methods of a nil Spend work: it has no limits.
+// Spend is what one call uses. One goroutine at a time uses it. All methods of a nil Spend work: it has no
+// limits.
 type Spend struct {
 	l     *Limits
 	use   Use
 	wait  time.Duration // what is left of Options.Wait
 	whole bool          // takes are all or nothing
 
-	mu          sync.Mutex
 	account     *account // of the last take
 	taken       int64    // from it, and not given back
 	unconfirmed bool     // the store did not answer a take, and Options.Allow let it pass
@@ -191,8 +191,6 @@ func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *Exceede
 	if s == nil || n <= 0 {
 		return n, nil, nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	got, tightest, err := s.take(ctx, int64(n), 0)
 	return int(got), tightest, err
 }
@@ -205,9 +203,7 @@ func (l *Limits) Continue(s *Spend, u Use) *Spend {
 	}
 	of := &Spend{l: l, use: u, wait: l.o.Wait}
 	if s != nil {
-		s.mu.Lock()
 		of.wait = s.wait
-		s.mu.Unlock()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,8 +216,6 @@ func (s *Spend) Fold() bool {
 	if s == nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
 	return s.account.fold
@@ -232,8 +226,6 @@ func (s *Spend) Refund(n int) {
 	if s == nil || n <= 0 {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	back := min(int64(n), s.taken)
 	s.taken -= back
 	s.l.mu.Lock()
@@ -256,16 +248,9 @@ func (l *Limits) Pay(ctx context.Context, u Use, n int) (*Spend, error) {
 
 // Confirmed reports whether the store has counted what was taken. If not, it could not be reached, and
 // [Options.Allow] let it pass.
-func (s *Spend) Confirmed() bool {
-	if s == nil {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.unconfirmed
-}
+func (s *Spend) Confirmed() bool { return s == nil || !s.unconfirmed }
 
-// take takes tokens and calls. s.mu is held, or s is new.
+// take takes tokens and calls.
 func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
 	if s.takeFromReserve(tokens, calls) {
 		return tokens, nil, nil
