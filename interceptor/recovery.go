@@ -25,17 +25,14 @@ import (
 // It must run before the manager takes over the active branches, none of which is older than
 // maxAge. If this process ends before the journal is settled, the next start does it again.
 func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
-	from, to, interrupted := r.Recorder.Journal.Interrupted()
+	to, interrupted := r.Recorder.Journal.Interrupted()
 	active, err := repo.Active(ctx)
 	if err != nil || !interrupted && len(active) == 0 {
 		return nil, err
 	}
-	// Unfinished calls and branches began after that process did, and no longer ago than a branch
-	// may live. Branches that it took over are older: it recorded the status of each.
+	// Unfinished calls and branches began no longer ago than a branch may live. Branches that a process took over
+	// can be older: it recorded the status of each.
 	since := to.Add(-maxAge - time.Minute)
-	if from.After(since) && !from.After(to) { // else the clock was set back
-		since = from
-	}
 	if !interrupted {
 		since = active[0].CreatedAt
 	}

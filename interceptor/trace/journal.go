@@ -79,10 +79,9 @@ type Journal struct {
 	buf    []byte     // the lines of one write
 	broken error      // once set, nothing is written any more
 	// interrupted says that the process before did not close the journal, and
-	// that Settle was not called yet; see Interrupted for from and to.
+	// that Settle was not called yet; see Interrupted for to.
 	interrupted bool
-	from, to    time.Time
-	opened      time.Time // by this process
+	to          time.Time
 
 	lastErr atomic.Pointer[error] // see Err
 

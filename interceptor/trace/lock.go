@@ -10,9 +10,8 @@ import (
 	"github.com/foldgate/foldgate/internal/filelock"
 )
 
-// The lock file has three lines. Line 1 is the id of the process that has the journal. Line 2 is when this
-// process opened the journal or, while an interrupted process is not settled, when that one opened it. Line 3
-// is the time of the last record of that one, else empty. Close empties the file.
+// The lock file has two lines. Line 1 is the id of the process that has the journal. Line 2 is the time of the
+// last record of an interrupted process that is not settled, else empty. Close empties the file.
 
 // takeLock makes this process the only writer.
 func (j *Journal) takeLock() error {
@@ -34,14 +33,9 @@ func (j *Journal) takeLock() error {
 		return fmt.Errorf("%w: %s is locked by process %s; stop it or set another state_dir",
 			ErrInUse, path, strings.TrimSpace(lines[0]))
 	}
-	j.opened = j.opt.Now()
-	j.lock, j.from = f, j.opened
-	if j.interrupted = n > 0; len(lines) > 3 {
-		for i, at := range []*time.Time{&j.from, &j.to} {
-			if t, err := time.Parse(TimeFormat, lines[i+1]); err == nil {
-				*at = t
-			}
-		}
+	j.lock, j.interrupted = f, n > 0
+	if len(lines) > 1 {
+		j.to, _ = time.Parse(TimeFormat, lines[1]) // zero if it is none
 	}
 	j.mark()
 	return nil
@@ -54,19 +48,19 @@ func (j *Journal) mark() {
 	if !j.to.IsZero() {
 		to = j.to.UTC().Format(TimeFormat)
 	}
-	text := fmt.Appendf(nil, "%d\n%s\n%s\n", os.Getpid(), j.from.UTC().Format(TimeFormat), to)
+	text := fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), to)
 	if _, err := j.lock.WriteAt(text, 0); err == nil {
 		_ = j.lock.Truncate(int64(len(text)))
 	}
 }
 
 // Interrupted reports whether the process before died without closing the journal, so that calls
-// and branches may have no end in it. from is when that process opened it, to the time of its last
-// record. Every start reports it again until [Journal.Settle] is called.
-func (j *Journal) Interrupted() (from, to time.Time, ok bool) {
+// and branches may have no end in it. to is the time of its last record. Every start reports it again
+// until [Journal.Settle] is called.
+func (j *Journal) Interrupted() (to time.Time, ok bool) {
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	return j.from, j.to, j.interrupted
+	return j.to, j.interrupted
 }
 
 // Settle says that the journal now has an end for all that an interrupted process had begun.
@@ -74,7 +68,7 @@ func (j *Journal) Settle() {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	if j.interrupted {
-		j.interrupted, j.from, j.to = false, j.opened, time.Time{}
+		j.interrupted, j.to = false, time.Time{}
 		j.mark()
 	}
 }

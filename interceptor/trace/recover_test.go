@@ -168,9 +168,9 @@ func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	want := func(j *Journal, want bool) {
 		t.Helper()
-		from, to, ok := j.Interrupted()
-		if ok != want || ok && (from.IsZero() || to.Before(from.Add(-time.Second))) {
-			t.Errorf("Interrupted() = %v, %v, %v; want %v", from, to, ok, want)
+		to, ok := j.Interrupted()
+		if ok != want || ok && to.IsZero() {
+			t.Errorf("Interrupted() = %v, %v; want %v", to, ok, want)
 		}
 	}
 	j := open(t, dir, Options{})
@@ -213,26 +213,25 @@ func TestInterruptedUntilSettled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := func(j *Journal, from, to time.Time) {
+	want := func(j *Journal, to time.Time) {
 		t.Helper()
-		if f, to2, ok := j.Interrupted(); !ok || !f.Equal(from) || !to2.Equal(to) {
-			t.Errorf("Interrupted() = %v, %v, %v; want %v, %v", f, to2, ok, from, to)
+		if got, ok := j.Interrupted(); !ok || !got.Equal(to) {
+			t.Errorf("Interrupted() = %v, %v; want %v", got, ok, to)
 		}
 	}
 	j := start()
-	from := now
 	now = now.Add(time.Minute)
 	add(t, j, &Record{Kind: "a"})
 	to := now
 	die(j)
 
 	j = start()
-	want(j, from, to)
+	want(j, to)
 	add(t, j, &Record{Kind: "b"})
 	die(j)
 
 	j = start()
-	want(j, from, to)
+	want(j, to)
 	if err := j.Close(); err != nil { // a start that failed in order
 		t.Fatal(err)
 	}
@@ -250,8 +249,7 @@ func TestInterruptedUntilSettled(t *testing.T) {
 	}
 
 	j = start()
-	want(j, from, to)
-	from = now
+	want(j, to)
 	now = now.Add(time.Minute) // what this process recovers is recorded before it settles
 	j.Settle()
 	add(t, j, &Record{Kind: "c"})
@@ -259,19 +257,19 @@ func TestInterruptedUntilSettled(t *testing.T) {
 	die(j)
 
 	j = start()
-	want(j, from, to)
+	want(j, to)
 	j.Settle()
 	closeJournal(t, j)
-	if _, _, ok := start().Interrupted(); ok {
+	if _, ok := start().Interrupted(); ok {
 		t.Error("interrupted after Settle and Close")
 	}
 }
 
-// TestLockWithoutTimes: from is after the last record, so that it bounds nothing.
-func TestLockWithoutTimes(t *testing.T) {
+// TestLockWithoutTime: the last record there is says when the process died.
+func TestLockWithoutTime(t *testing.T) {
 	dir, _ := sample(t, 3)
 	write(t, filepath.Join(dir, lockName), "4711\n")
-	if from, to, ok := open(t, dir, Options{}).Interrupted(); !ok || !from.After(to) || to.IsZero() {
-		t.Errorf("Interrupted() = %v, %v, %v", from, to, ok)
+	if to, ok := open(t, dir, Options{}).Interrupted(); !ok || to.IsZero() {
+		t.Errorf("Interrupted() = %v, %v", to, ok)
 	}
 }
