@@ -106,10 +106,8 @@ var migrations = []string{`
 		handle    TEXT NOT NULL UNIQUE,
 		principal TEXT NOT NULL,
 		session   TEXT NOT NULL,
-		context   TEXT NOT NULL,
 		tool      TEXT NOT NULL,
-		why       TEXT NOT NULL, -- quota or age
-		at        INTEGER NOT NULL
+		why       TEXT NOT NULL -- quota or age
 	);
 	CREATE TABLE savings (
 		id        INTEGER PRIMARY KEY, -- the order of the first results
@@ -238,11 +236,11 @@ func (s *Store) evict(ctx context.Context, tx *sql.Tx, principal string, size in
 		}
 		total -= bytes
 		for _, step := range []string{
-			"INSERT INTO gone (handle, principal, session, context, tool, why, at) SELECT handle, principal, session, context, tool, ?2, ?3 FROM results WHERE id = ?1",
+			"INSERT INTO gone (handle, principal, session, tool, why) SELECT handle, principal, session, tool, ?2 FROM results WHERE id = ?1",
 			"DELETE FROM results WHERE id = ?1",
-			"DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?4",
+			"DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?3",
 		} {
-			if _, err := tx.ExecContext(ctx, step, id, why, now.UnixMicro(), maxEvicted); err != nil {
+			if _, err := tx.ExecContext(ctx, step, id, why, maxEvicted); err != nil {
 				return err
 			}
 		}

@@ -384,7 +384,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			n := &node{
 				id: s.ID, path: s.Path, root: s.Root, parent: s.parent, workflow: r.Rule.Workflow.Name, principal: r.Principal, session: r.Session,
 				server: r.Rule.Server, tool: r.Rule.Tool, step: s.Name, key: s.key, status: Working, attempts: 1,
-				request: request, record: record, foreign: s.Foreign, host: r.Host, created: now, used: now,
+				request: request, record: record, foreign: s.Foreign, host: r.Host, created: now,
 			}
 			if s.ID == s.Root {
 				n.expires = now + r.Rule.Workflow.TTL.Microseconds()
@@ -392,7 +392,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			fields := n.fields()
 			err = exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES (?"+strings.Repeat(",?", len(fields)-1)+")", fields...)
 		case r.Rule.Role.acts():
-			err = tx.QueryRowContext(ctx, "UPDATE nodes SET attempts = attempts + 1, status = ?, used_at = ? WHERE id = ? RETURNING attempts", Working, now, s.ID).Scan(&s.Attempt)
+			err = tx.QueryRowContext(ctx, "UPDATE nodes SET attempts = attempts + 1, status = ? WHERE id = ? RETURNING attempts", Working, s.ID).Scan(&s.Attempt)
 		}
 		if err == nil && r.Rule.Role == RoleLink {
 			err = addJoins(ctx, tx, s.ID, s.joins)
@@ -403,7 +403,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 		if err != nil {
 			return err
 		}
-		return exec(ctx, tx, "UPDATE nodes SET used_at = ?, expires_at = ? WHERE id = ?", now, now+r.Rule.Workflow.TTL.Microseconds(), s.Root)
+		return exec(ctx, tx, "UPDATE nodes SET expires_at = ? WHERE id = ?", now+r.Rule.Workflow.TTL.Microseconds(), s.Root)
 	})
 }
 

@@ -16,9 +16,9 @@ func TestRatioOfSharedValues(t *testing.T) {
 	add := func(n int, value string) {
 		root := b.open(`["` + value + `"]`)
 		for _, copied := range []string{
-			`INSERT INTO nodes (id, root, path, parent, workflow, principal, session, server, tool, step, step_key, status, attempts, request, record, foreign_id, host, created_at, used_at, expires_at)
+			`INSERT INTO nodes (id, root, path, parent, workflow, principal, session, server, tool, step, step_key, status, attempts, request, record, foreign_id, host, created_at, expires_at)
 				WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?2)
-				SELECT id || i.n, id || i.n, path || i.n, parent, workflow, principal, session, server, tool, step, step_key, status, attempts, request, record, foreign_id, host, created_at, used_at, expires_at
+				SELECT id || i.n, id || i.n, path || i.n, parent, workflow, principal, session, server, tool, step, step_key, status, attempts, request, record, foreign_id, host, created_at, expires_at
 				FROM nodes, i WHERE id = ?1`,
 			`INSERT INTO joins SELECT nodes.id, name, hash FROM joins, nodes WHERE node = ?1 AND nodes.id > ?1 AND nodes.id < ?1 || 'a' AND ?2`,
 		} {

@@ -30,7 +30,6 @@ var migrations = []string{`
 		foreign_id TEXT NOT NULL,             -- the alias that the host knows a root by
 		host       TEXT NOT NULL,             -- that made it, as records name it
 		created_at INTEGER NOT NULL,
-		used_at    INTEGER NOT NULL,
 		expires_at INTEGER NOT NULL,          -- of a root; 0 for steps
 		closed     INTEGER NOT NULL DEFAULT 0 -- of a root
 	);
@@ -63,17 +62,17 @@ type node struct {
 	server, tool, step, key, status string
 	attempts                        int
 	request, record, foreign, host  string
-	created, used, expires          int64 // microseconds since 1970
+	created, expires                int64 // microseconds since 1970
 	closed                          bool
 }
 
 const nodeColumns = "n.id, n.path, n.root, n.parent, n.workflow, n.principal, n.session, n.server, n.tool, n.step, n.step_key, n.status, " +
-	"n.attempts, n.request, n.record, n.foreign_id, n.created_at, n.used_at, n.expires_at, n.closed, n.host"
+	"n.attempts, n.request, n.record, n.foreign_id, n.created_at, n.expires_at, n.closed, n.host"
 
 // fields returns pointers to the fields, in the order of nodeColumns.
 func (n *node) fields() []any {
 	return []any{&n.id, &n.path, &n.root, &n.parent, &n.workflow, &n.principal, &n.session, &n.server, &n.tool, &n.step, &n.key, &n.status,
-		&n.attempts, &n.request, &n.record, &n.foreign, &n.created, &n.used, &n.expires, &n.closed, &n.host}
+		&n.attempts, &n.request, &n.record, &n.foreign, &n.created, &n.expires, &n.closed, &n.host}
 }
 
 // one returns the first node that the end of a query selects, or nil.
