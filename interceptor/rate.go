@@ -28,17 +28,10 @@ const (
 	requestsRefused      = "requests_refused"
 )
 
-// RequestRate bounds the requests of servers to sessions, such as elicitation. It is safe for concurrent use.
-type RequestRate struct {
-	Recorder *Recorder // records how many were refused
-
-	requests rates
-}
-
-// Allow returns an error if a server may not send a session one more request, of size bytes. busy
-// refuses it in any case.
-func (q *RequestRate) Allow(principal, session, server string, busy bool, size int) error {
-	if q.requests.take(sender{principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{bytes: int64(size)}, q.TellRefused) {
+// AllowRequest returns an error if a server may not send a session one more request, such as an elicitation, of
+// size bytes. busy refuses it in any case. The recorder records how many were refused.
+func (r *Recorder) AllowRequest(principal, session, server string, busy bool, size int) error {
+	if r.requests.take(sender{principal, session, server}, busy, noteBurst/askBurst, share{session: session}, sum{bytes: int64(size)}, r.tellRefused) {
 		return nil
 	}
 	return errAsksTooOften
@@ -46,13 +39,10 @@ func (q *RequestRate) Allow(principal, session, server string, busy bool, size i
 
 var errAsksTooOften = fmt.Errorf("too many requests: a server may ask a session %d times at once, and then four times a second; wait", askBurst)
 
-// TellRefused records how many requests were refused since the last record of it. Call it before the
-// journal closes.
-func (q *RequestRate) TellRefused() { q.Recorder.tell(requestsRefused, &q.requests) }
-
-// TellLeftOut records how many notifications have had no record since the last record of it. Call it
-// before the journal closes.
-func (r *Recorder) TellLeftOut() { r.tell(notificationsLeftOut, &r.notifications) }
+// tellRefused records how many requests were refused since the last record of it, and tellLeftOut how many
+// notifications have had no record.
+func (r *Recorder) tellRefused() { r.tell(requestsRefused, &r.requests) }
+func (r *Recorder) tellLeftOut() { r.tell(notificationsLeftOut, &r.notifications) }
 
 // mayNote reports whether the rate of its server allows a record for a notification.
 func (r *Recorder) mayNote(n *Notification, m *Message) bool {
@@ -64,7 +54,7 @@ func (r *Recorder) mayNote(n *Notification, m *Message) bool {
 		one.charged = n.Tokens
 	}
 	cost := 512 + min(len(n.Method)+len(m.Body)+len(m.Extra), 1<<20) // the journal stores no larger payload
-	return n.Server == "" || r.notifications.take(sender{principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Revision, n.ForTool, n.Context}, one, r.TellLeftOut)
+	return n.Server == "" || r.notifications.take(sender{principal: n.Principal, server: n.Server}, false, cost, share{n.Session, n.Team, n.Revision, n.ForTool, n.Context}, one, r.tellLeftOut)
 }
 
 // tell records what is beyond the rates of the senders.

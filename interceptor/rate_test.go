@@ -33,7 +33,7 @@ func TestRateCountsAllOfANotification(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r.TellLeftOut()
+		r.Flush()
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -57,7 +57,7 @@ type Recorder struct {
 
 	checked [256][2]atomic.Pointer[checkedText] // see withoutSecrets
 
-	notifications rates // of servers
+	notifications, requests rates // of servers
 
 	mu      sync.Mutex
 	tallies map[string]occurrences // events that are not recorded each time
@@ -483,14 +483,14 @@ func (r *Recorder) Definition(server, kind, name, state string, held bool, facts
 // Note records an event that has already happened. If the journal does not accept it now, such as on a full disk, it is
 // recorded once it does. A fault is only logged.
 func (r *Recorder) Note(rec *trace.Record) {
-	r.WriteOwed() // in order
+	r.writeOwed() // in order
 	r.owe(rec, r.put(rec))
 }
 
 // maxOwed bounds the memory for records that wait for the journal, in bytes.
 const maxOwed = 16 << 20
 
-// owe keeps a record that the journal did not accept because of err, for WriteOwed.
+// owe keeps a record that the journal did not accept because of err, for writeOwed.
 func (r *Recorder) owe(rec *trace.Record, err error) {
 	if err == nil {
 		return
@@ -503,13 +503,21 @@ func (r *Recorder) owe(rec *trace.Record, err error) {
 		return
 	}
 	if len(r.owed) == 0 {
-		time.AfterFunc(time.Second, r.WriteOwed)
+		time.AfterFunc(time.Second, r.writeOwed)
 	}
 	r.owed, r.owedSize = append(r.owed, rec), r.owedSize+size
 }
 
-// WriteOwed writes the records that wait for the journal. Call it before the journal closes.
-func (r *Recorder) WriteOwed() {
+// Flush records what has been counted only, and writes the records that wait for the journal. Call it before the
+// journal closes.
+func (r *Recorder) Flush() {
+	r.tellLeftOut()
+	r.tellRefused()
+	r.writeOwed()
+}
+
+// writeOwed writes the records that wait for the journal.
+func (r *Recorder) writeOwed() {
 	r.mu.Lock()
 	owed := r.owed
 	r.owed, r.owedSize = nil, 0

@@ -108,7 +108,7 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result, error) {
 	f := o.f
 	if f.has(Trace) {
-		if err := f.engine.RequestRate.Allow(o.s.identity.Principal, o.s.id, f.opts.Server, false, len(params)); err != nil {
+		if err := f.engine.Recorder.AllowRequest(o.s.identity.Principal, o.s.id, f.opts.Server, false, len(params)); err != nil {
 			return nil, fmt.Errorf("foldgate did not ask the client: %w", err)
 		}
 	}

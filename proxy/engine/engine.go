@@ -67,24 +67,23 @@ type Options struct {
 // only feature, those that need the state directory are nil.
 type Engine struct {
 	Options
-	Counter     *budget.Counter
-	Scrubber    *scrub.Scrubber
-	Boundary    *interceptor.Boundary
-	Dir         string // the state directory of this process
-	Replica     string // the name of this process among replicas, "" if it is not one
-	Journal     *trace.Journal
-	Recorder    *interceptor.Recorder
-	RequestRate *interceptor.RequestRate // of servers
-	Telemetry   *interceptor.Telemetry   // nil if it is off
-	Records     *interceptor.BranchRecords
-	Tokens      interceptor.TokenMeter
-	Results     *results.Store
-	Branches    *folding.Manager
-	Workflows   *interceptor.Workflows // nil without workflows
-	Tools       *tools.Tools
-	limitStore  limits.Store        // nil as long as there are no limits
-	reserves    *limits.ReserveFile // of this process; likewise
-	lostSteps   []string            // steps of workflows that a process left when it died
+	Counter    *budget.Counter
+	Scrubber   *scrub.Scrubber
+	Boundary   *interceptor.Boundary
+	Dir        string // the state directory of this process
+	Replica    string // the name of this process among replicas, "" if it is not one
+	Journal    *trace.Journal
+	Recorder   *interceptor.Recorder
+	Telemetry  *interceptor.Telemetry // nil if it is off
+	Records    *interceptor.BranchRecords
+	Tokens     interceptor.TokenMeter
+	Results    *results.Store
+	Branches   *folding.Manager
+	Workflows  *interceptor.Workflows // nil without workflows
+	Tools      *tools.Tools
+	limitStore limits.Store        // nil as long as there are no limits
+	reserves   *limits.ReserveFile // of this process; likewise
+	lostSteps  []string            // steps of workflows that a process left when it died
 }
 
 // Open opens the state of a valid configuration. The engine works until lifetime ends;
@@ -123,7 +122,6 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 		Journal: e.Journal, Boundary: e.Boundary, Payload: cfg.Trace.Payload == "scrubbed", Refuse: cfg.Trace.OnError == "refuse",
 		Counter: e.Counter.Name(), Log: e.Log, Team: func(principal string) string { return e.Config().Identity(principal).Team },
 	}
-	e.RequestRate = &interceptor.RequestRate{Recorder: e.Recorder}
 	if e.Traces != nil || e.Meters != nil {
 		if e.Telemetry, err = interceptor.NewTelemetry(e.Traces, e.Meters, tools.Has); err != nil {
 			return fmt.Errorf("telemetry: %w", err)
@@ -434,9 +432,7 @@ func (e *Engine) close(ctx context.Context, branches func(*folding.Manager, cont
 		errs = append(errs, e.Workflows.Engine.Close())
 	}
 	if e.Recorder != nil {
-		e.Recorder.TellLeftOut()
-		e.RequestRate.TellRefused()
-		e.Recorder.WriteOwed()
+		e.Recorder.Flush()
 	}
 	if e.Journal != nil {
 		errs = append(errs, e.Journal.Close())

@@ -154,7 +154,7 @@ func (s *Session) forwardServerRequest(from source, m wire.Message) {
 	n := s.openServerRequests.Add(1)
 	var refused error
 	if m.Method != "ping" {
-		refused = s.rt.RequestRate.Allow(s.Principal, s.ID, from.server, n > maxServerRequests, len(m.Params)+len(m.Extra))
+		refused = s.rt.Recorder.AllowRequest(s.Principal, s.ID, from.server, n > maxServerRequests, len(m.Params)+len(m.Extra))
 	}
 	switch {
 	case n > 2*maxServerRequests:
