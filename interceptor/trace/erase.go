@@ -66,8 +66,10 @@ func (j *Journal) Erase(seqs []uint64, by string) error {
 		if from == to {
 			continue
 		}
-		if j.isClosed() {
+		select {
+		case <-j.stop:
 			return fmt.Errorf("%w; run the erasure again", ErrClosed)
+		default:
 		}
 		kept, err := j.eraseIn(filepath.Join(j.dir, name), seqs[from:to])
 		if err != nil {

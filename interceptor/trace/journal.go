@@ -684,12 +684,6 @@ func (j *Journal) setErr(err error) error {
 	return failed
 }
 
-func (j *Journal) isClosed() bool {
-	j.queueMu.Lock()
-	defer j.queueMu.Unlock()
-	return j.closed
-}
-
 // Close writes the head, syncs and releases the directory. It finishes Appends
 // that have begun; later ones return [ErrClosed].
 func (j *Journal) Close() error {
