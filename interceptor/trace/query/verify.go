@@ -57,6 +57,7 @@ func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Repor
 type indexCheck struct {
 	path           string
 	seed           maphash.Seed
+	words          map[int64]string // while the index is read
 	size           map[int64]int64  // indexed bytes by segment
 	index, journal map[int64]uint64 // sums by segment
 	tally          tally            // of the journal's segment that is being read
@@ -105,26 +106,20 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 		}
 		return nil
 	}
-	words := map[int64]string{}
-	var id, field int64
+	c.words = map[int64]string{}
+	defer func() { c.words = nil }()
+	for _, read := range []func(rowReader) error{c.readWords, c.readSegments, c.readRecords, c.readLinks, c.readTotals, c.readBranches} {
+		if err := read(rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *indexCheck) readWords(rows rowReader) error {
+	var id int64
 	var value []byte
-	err = rows("SELECT * FROM word", []any{&id, &field, &value}, func() { words[id] = string(value) })
-	if err == nil {
-		err = c.readSegments(rows)
-	}
-	if err == nil {
-		err = c.readRecords(rows, words)
-	}
-	if err == nil {
-		err = c.readLinks(rows)
-	}
-	if err == nil {
-		err = c.readTotals(rows, words)
-	}
-	if err == nil {
-		err = c.readBranches(rows, words)
-	}
-	return err
+	return rows("SELECT id, value FROM word", []any{&id, &value}, func() { c.words[id] = string(value) })
 }
 
 func (c *indexCheck) readSegments(rows rowReader) error {
@@ -135,12 +130,12 @@ func (c *indexCheck) readSegments(rows rowReader) error {
 var errIndexParts = errors.New("its parts differ from each other")
 
 // readRecords also compares blocks and postings with those that the records give.
-func (c *indexCheck) readRecords(rows rowReader, words map[int64]string) error {
-	var blocks, postingsRead uint64 // sums of what the records give, less what the tables have
-	var block blockRow              // of the records that were read last
+func (c *indexCheck) readRecords(rows rowReader) error {
+	var parts uint64   // the sum of what the records give, less what the tables have
+	var block blockRow // of the records that were read last
 	sumBlock := func(b blockRow) {
 		if b.id = 0; b.count > 0 {
-			blocks += maphash.Comparable(c.seed, b)
+			parts += maphash.Comparable(c.seed, b)
 		}
 	}
 	var id int64
@@ -158,7 +153,7 @@ func (c *indexCheck) readRecords(rows rowReader, words map[int64]string) error {
 		}
 		last = r.place
 		for i, word := range fields {
-			r.fields[i] = words[word]
+			r.fields[i] = c.words[word]
 		}
 		c.index[r.segment] += maphash.Comparable(c.seed, r)
 		full := block
@@ -169,7 +164,7 @@ func (c *indexCheck) readRecords(rows rowReader, words map[int64]string) error {
 		for one := range postings(r.flags, fields) {
 			if !seen[one] {
 				seen[one] = true
-				postingsRead += maphash.Comparable(c.seed, blockWord{block.first, one})
+				parts += maphash.Comparable(c.seed, blockWord{block.first, one})
 			}
 		}
 	})
@@ -180,17 +175,17 @@ func (c *indexCheck) readRecords(rows rowReader, words map[int64]string) error {
 	var read blockRow
 	if err := rows("SELECT * FROM block ORDER BY id", read.columns(), func() {
 		read.id = 0
-		blocks -= maphash.Comparable(c.seed, read)
+		parts -= maphash.Comparable(c.seed, read)
 	}); err != nil {
 		return err
 	}
 	var posted blockWord
 	if err := rows("SELECT field, word, first FROM posting JOIN block ON block.id = block", []any{&posted.field, &posted.word, &posted.block}, func() {
-		postingsRead -= maphash.Comparable(c.seed, posted)
+		parts -= maphash.Comparable(c.seed, posted)
 	}); err != nil {
 		return err
 	}
-	if blocks != 0 || postingsRead != 0 {
+	if parts != 0 {
 		return errIndexParts
 	}
 	return nil
@@ -214,20 +209,20 @@ func (c *indexCheck) readLinks(rows rowReader) error {
 	return err
 }
 
-func (c *indexCheck) readTotals(rows rowReader, words map[int64]string) error {
+func (c *indexCheck) readTotals(rows rowReader) error {
 	var segment int64
 	var total totalSum
 	var key [len(totalFields)]int64 // the words of a total
 	into := append([]any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &segment}, total.fields()...)
 	return rows("SELECT * FROM total", into, func() {
 		for i, id := range key {
-			total.words[i] = words[id]
+			total.words[i] = c.words[id]
 		}
 		c.index[segment] += maphash.Comparable(c.seed, total)
 	})
 }
 
-func (c *indexCheck) readBranches(rows rowReader, words map[int64]string) error {
+func (c *indexCheck) readBranches(rows rowReader) error {
 	var path, segment, principal int64
 	var branch branchSum
 	into := append([]any{&path, &segment, &principal, &branch.opened, &branch.closed, &branch.last}, branch.branchSums.fields()...)
@@ -236,7 +231,7 @@ func (c *indexCheck) readBranches(rows rowReader, words map[int64]string) error 
 	}
 	query := "SELECT context, segment, principal, " + lineOf("opened") + ", " + lineOf("closed") + ", " + lineOf("last") + ", " + strings.Join(branchNames, ", ") + " FROM branch"
 	return rows(query, into, func() {
-		branch.context, branch.principal = words[path], words[principal]
+		branch.context, branch.principal = c.words[path], c.words[principal]
 		c.index[segment] += maphash.Comparable(c.seed, branch)
 	})
 }
