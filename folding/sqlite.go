@@ -152,10 +152,16 @@ func (d *database) Active(ctx context.Context) ([]Branch, error) {
 	return out, diagnose(d.path, err)
 }
 
-// active returns the rows of branches that have not ended, without their progress. The caller adds the diagnosis.
-func (d *database) active(ctx context.Context) (out []Branch, err error) {
+// active returns the branches that have not ended, as branches does.
+func (d *database) active(ctx context.Context) ([]Branch, error) {
+	return d.branches(ctx, "WHERE status = 'active' ORDER BY created_at, id")
+}
+
+// branches returns the branches that the end of a query selects, without the progress of active ones. The caller
+// adds the diagnosis.
+func (d *database) branches(ctx context.Context, end string, args ...any) (out []Branch, err error) {
 	var r row
-	rows, err := sqlitedb.Collect(ctx, d.db, &r, r.fields(), "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
+	rows, err := sqlitedb.Collect(ctx, d.db, &r, r.fields(), "SELECT "+columns+" FROM branches "+end, args...)
 	for i := 0; err == nil && i < len(rows); i++ {
 		var b Branch
 		b, err = rows[i].branch()
@@ -164,19 +170,15 @@ func (d *database) active(ctx context.Context) (out []Branch, err error) {
 	return out, err
 }
 
-func (d *database) Get(ctx context.Context, id string) (b Branch, ok bool, err error) {
-	var r row
-	err = d.db.QueryRowContext(ctx, "SELECT "+columns+" FROM branches WHERE id = ?", id).Scan(r.fields()...)
-	if errors.Is(err, sql.ErrNoRows) {
-		return b, false, nil
+func (d *database) Get(ctx context.Context, id string) (Branch, bool, error) {
+	found, err := d.branches(ctx, "WHERE id = ?", id)
+	if err == nil && len(found) > 0 && !found[0].Status.Terminal() {
+		err = d.progress.read(&found[0])
 	}
-	if err == nil {
-		b, err = r.branch()
+	if err != nil || len(found) == 0 {
+		return Branch{}, false, diagnose(d.path, err)
 	}
-	if err == nil && !b.Status.Terminal() {
-		err = d.progress.read(&b)
-	}
-	return b, err == nil, diagnose(d.path, err)
+	return found[0], true, nil
 }
 
 func (d *database) Progress(b Branch) error {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"slices"
 	"strings"
 
@@ -99,9 +98,7 @@ func (q BranchQuery) keys(ctx context.Context, db *sql.DB, limit int) (out []bra
 		}
 		if q.Principal != "" {
 			var who, branches int64
-			if err := db.QueryRowContext(ctx, "SELECT id FROM word WHERE field = ? AND value = ?", fieldPrincipal, blob(q.Principal)).Scan(&who); errors.Is(err, sql.ErrNoRows) {
-				return nil, nil
-			} else if err != nil {
+			if words, err := sqlitedb.Collect(ctx, db, &who, []any{&who}, "SELECT id FROM word WHERE field = ? AND value = ?", fieldPrincipal, blob(q.Principal)); err != nil || len(words) == 0 {
 				return nil, err
 			}
 			if err := db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM branch WHERE opened > 0 AND principal = ? LIMIT ?)", who, manyBranches).Scan(&branches); err != nil {

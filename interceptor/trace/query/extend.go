@@ -225,10 +225,7 @@ func newFiller(ctx context.Context, tx *sql.Tx) (*filler, error) {
 	f.addWord, errs[2] = tx.PrepareContext(ctx, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id")
 	f.addPosting, errs[3] = tx.PrepareContext(ctx, "INSERT OR IGNORE INTO posting VALUES (?, ?, ?)")
 	errs[4] = tx.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) FROM record").Scan(&f.last)
-	errs[5] = tx.QueryRowContext(ctx, "SELECT * FROM block ORDER BY id DESC LIMIT 1").Scan(f.block.columns()...)
-	if errors.Is(errs[5], sql.ErrNoRows) {
-		errs[5] = nil
-	}
+	_, errs[5] = sqlitedb.Collect(ctx, tx, &f.block, f.block.columns(), "SELECT * FROM block ORDER BY id DESC LIMIT 1")
 	f.addLoose, errs[6] = tx.PrepareContext(ctx, "INSERT INTO loose SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM record WHERE envelope = ?2)")
 	return f, errors.Join(errs[:]...)
 }

@@ -500,11 +500,8 @@ func (l *lineReader) record(p place) (r *trace.Record, err error) {
 // first returns the first record under a condition on rows of record, nil if there is none.
 func (l *lineReader) first(ctx context.Context, db *sql.DB, condition string, arg any) (*trace.Record, error) {
 	var p place
-	err := db.QueryRowContext(ctx, "SELECT segment, start, size FROM record WHERE "+condition+" LIMIT 1", arg).Scan(&p.segment, &p.start, &p.size)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
+	at, err := sqlitedb.Collect(ctx, db, &p, []any{&p.segment, &p.start, &p.size}, "SELECT segment, start, size FROM record WHERE "+condition+" LIMIT 1", arg)
+	if err != nil || len(at) == 0 {
 		return nil, err
 	}
 	return l.record(p)
