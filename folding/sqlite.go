@@ -192,11 +192,6 @@ type row struct {
 	created, expires, completed int64  // microseconds since 1970; 0 is the zero time
 }
 
-func rowOf(b Branch) (row, error) {
-	activity, err := json.Marshal(b.Activity)
-	return row{b, string(activity), micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt)}, err
-}
-
 // fields returns pointers to the fields, in the order of columns.
 func (r *row) fields() []any {
 	return []any{&r.ID, &r.ParentID, &r.Principal, &r.Session, &r.Origin, &r.Context, &r.Depth, &r.Description, &r.Prompt, &r.Status,
@@ -257,7 +252,8 @@ const checkpointAfter = 1000
 
 // apply writes one branch, in the transaction of d.conn if there is one. d.write is held.
 func (d *database) apply(ctx context.Context, b Branch) error {
-	r, err := rowOf(b)
+	activity, err := json.Marshal(b.Activity)
+	r := row{b, string(activity), micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt)}
 	switch {
 	case err != nil:
 	case b.Status.Terminal():

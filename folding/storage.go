@@ -16,8 +16,8 @@ type Repository interface {
 	Active(ctx context.Context) ([]Branch, error)
 	// Get returns a branch, or false.
 	Get(ctx context.Context, id string) (Branch, bool, error)
-	// Apply stores branches in their order, all or none: new ones as a whole, and the ends of those that have
-	// ended. It can be repeated. When it returns, they survive the death of the process.
+	// Apply stores branches in their order, all or none: active ones are new, of the others it stores the end.
+	// When it returns, they survive the death of the process.
 	Apply(ctx context.Context, branches []Branch) error
 	// Progress writes BudgetUsed and Activity of an active branch. When it returns, they survive the
 	// death of the process. For one branch it is called by one goroutine at a time.
@@ -76,7 +76,7 @@ func newWriter(repo Repository, log *slog.Logger) *writer {
 }
 
 // put adds a new branch, or what is now known of one that has ended, to the next commit. If that fails, the
-// ends are in the commits after it, until one succeeds. The order of puts is the order of writes, so call it
+// ends are in the commits after it, until one succeeds. The last put of a branch is what is stored, so call it
 // under the lock that orders the changes themselves.
 func (w *writer) put(b Branch) *commit {
 	w.mu.Lock()

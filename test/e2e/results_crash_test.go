@@ -143,7 +143,7 @@ func storeIsWhole(t *testing.T, file string) {
 	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
 		t.Errorf("the store: %s, %v", verdict, err)
 	}
-	if err := db.QueryRow(`SELECT count(*), coalesce(sum(bytes), 0), (SELECT bytes FROM size),
+	if err := db.QueryRow(`SELECT count(*), coalesce(sum(bytes), 0), (SELECT coalesce(sum(bytes), 0) FROM sizes),
 		(SELECT count(*) FROM results WHERE bytes != length(CAST(text AS BLOB)) + length(CAST(structured AS BLOB))) FROM results`).Scan(&rows, &sum, &size, &halves); err != nil {
 		t.Fatal(err)
 	}
