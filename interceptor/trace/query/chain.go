@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -29,25 +28,24 @@ type Graph struct {
 	Chain   []*trace.Record // all causes and effects over any number of steps and the record itself, by seq
 }
 
-// Show returns the message with an envelope id, or [ErrNotFound].
-func (x *Index) Show(ctx context.Context, id string) (*Graph, error) {
+// Show returns the record that was located, with its causes and effects.
+func (s Set) Show(ctx context.Context, at Located) (*Graph, error) {
+	x := s[at.Journal]
 	if err := x.refresh(ctx, false); err != nil {
 		return nil, err
 	}
-	chain, err := x.chain(ctx, id)
+	chain, err := x.chain(ctx, at.Record.ID)
 	if err != nil {
 		return nil, err
 	}
-	g := &Graph{Chain: chain}
+	g := &Graph{Record: at.Record, Chain: chain}
 	byID := map[string]*trace.Record{}
 	for _, r := range chain {
+		r.Instance = x.instance
 		byID[r.ID] = r
-		if slices.Contains(r.CorrelationID, id) {
+		if slices.Contains(r.CorrelationID, at.Record.ID) {
 			g.Effects = append(g.Effects, r)
 		}
-	}
-	if g.Record = byID[id]; g.Record == nil {
-		return nil, fmt.Errorf("%.80q: %w", id, ErrNotFound)
 	}
 	for _, cause := range g.Record.CorrelationID {
 		if r := byID[cause]; r != nil {

@@ -1,7 +1,7 @@
 // Package query selects records of a journal. An [Index] answers quickly and may be used while
 // the gateway writes, by several processes and goroutines at once; see the package's example.
 // [Scan] and [Recent] read the files without it, and [Follow] waits for more records. [Contexts]
-// and [Summarize] count records, [Index.Show] gives the causes and effects of one. A [Set] of indexes
+// and [Summarize] count records, [Set.Show] gives the causes and effects of one. A [Set] of indexes
 // gives pages, sums and branches in a time that does not grow with the journals. [Export] writes
 // records with their proof.
 //

@@ -363,6 +363,7 @@ func (s Set) Locate(ctx context.Context, id string) (at Located, err error) {
 				one, err := lines.record(p)
 				if err == nil && one != nil && one.ID == id {
 					at.Record, at.Journal, n = one, i, row
+					one.Instance = x.instance
 					_, at.Intact, err = trace.ParseLine(lines.line[:p.size-1])
 				}
 				return at.Record == nil, err
@@ -379,18 +380,6 @@ func (s Set) Locate(ctx context.Context, id string) (at Located, err error) {
 		}
 	}
 	return at, fmt.Errorf("%.80q: %w", id, ErrNotFound)
-}
-
-// Show returns the record that was located, with its causes and effects.
-func (s Set) Show(ctx context.Context, at Located) (*Graph, error) {
-	g, err := s[at.Journal].Show(ctx, at.Record.ID)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
-		r.Instance = s[at.Journal].instance
-	}
-	return g, nil
 }
 
 // Values returns at most limit values that records have of context, kind, session, principal, server,

@@ -279,22 +279,25 @@ func TestProposalChain(t *testing.T) {
 	if d := cmp.Diff([]string{"orphan"}, ids(query(t, dir, Filter{Orphans: true}))); d != "" {
 		t.Error(d)
 	}
-	x, err := Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
+	s := indexes(t, dir)
+	show := func(id string) (*Graph, error) {
+		at, err := s.Locate(t.Context(), id)
+		if err != nil {
+			return nil, err
+		}
+		return s.Show(t.Context(), at)
 	}
-	defer x.Close()
-	g, err := x.Show(t.Context(), "req")
+	g, err := show("req")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if g.Record.ID != "req" || cmp.Diff([]string{"prop"}, ids(g.Causes)) != "" || cmp.Diff([]string{"hop", "resp"}, ids(g.Effects)) != "" || len(g.Chain) != 5 {
 		t.Errorf("Show = causes %v, effects %v, chain %v", ids(g.Causes), ids(g.Effects), ids(g.Chain))
 	}
-	if _, err := x.Show(t.Context(), "nothing"); err == nil {
+	if _, err := show("nothing"); !errors.Is(err, ErrNotFound) {
 		t.Error("Show(nothing) = nil")
 	}
-	if g, err := x.Show(t.Context(), "orphan"); err != nil || cmp.Diff([]string{"nothing"}, g.Missing) != "" {
+	if g, err := show("orphan"); err != nil || cmp.Diff([]string{"nothing"}, g.Missing) != "" {
 		t.Errorf("Show(orphan) = %+v, %v", g, err)
 	}
 }

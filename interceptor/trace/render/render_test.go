@@ -254,12 +254,16 @@ func TestUnknownFormat(t *testing.T) {
 }
 
 func TestShowText(t *testing.T) {
-	x, err := query.Open(t.Context(), exploration(t))
+	s, err := query.OpenCurrent(t.Context(), []string{exploration(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer x.Close()
-	g, err := x.Show(t.Context(), "q2")
+	defer s.Close()
+	at, err := s.Locate(t.Context(), "q2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := s.Show(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
 	}
