@@ -99,29 +99,18 @@ type order struct {
 	key   string // an expression on a row of record
 	least int64  // the least key of a record in the order
 	sql   string // the order, of rows of record and of block
+	// keys returns bounds of the keys of records: by their ids, and their most tokens and microseconds.
+	keys func(first, last, tokens, us int64) (low, high int64)
 }
 
 var orders = map[string]order{
-	Newest:  {"id", 1, "id DESC"},
-	Oldest:  {"-id", -math.MaxInt64, "id"},
-	Tokens:  {"tokens", 1, "tokens DESC, id DESC"},
-	Slowest: {"us", 1, "us DESC, id DESC"},
+	Newest:  {"id", 1, "id DESC", func(first, last, _, _ int64) (low, high int64) { return first, last }},
+	Oldest:  {"-id", -math.MaxInt64, "id", func(first, last, _, _ int64) (low, high int64) { return -last, -first }},
+	Tokens:  {"tokens", 1, "tokens DESC, id DESC", func(_, _, tokens, _ int64) (low, high int64) { return 0, tokens }},
+	Slowest: {"us", 1, "us DESC, id DESC", func(_, _, _, us int64) (low, high int64) { return 0, us }},
 }
 
 func (q PageQuery) inTime() bool { return q.Order == Newest || q.Order == Oldest }
-
-// keys returns bounds of the keys of records: of their ids, and of their most tokens and microseconds.
-func (q PageQuery) keys(first, last, tokens, us int64) (low, high int64) {
-	switch q.Order {
-	case Newest:
-		return first, last
-	case Oldest:
-		return -last, -first
-	case Tokens:
-		return 0, tokens
-	}
-	return 0, us
-}
 
 // hit is a record that was found in one journal, with its place in the order of a page there.
 type hit struct {
@@ -267,7 +256,7 @@ func (l *lineReader) search(ctx, until context.Context, db *sql.DB, q PageQuery,
 	h, at, read := hit{}, place{}, ctx
 	least := hit{key: o.least} // of the hits, once there are enough of them
 	for _, b := range blocks {
-		low, high := q.keys(b.first, b.last, b.tokens, b.us)
+		low, high := o.keys(b.first, b.last, b.tokens, b.us)
 		switch {
 		case high < least.key || high == least.key && b.last < least.id: // so are those of the blocks behind it
 			return out, nil
@@ -318,7 +307,7 @@ const MaxListed = 20_000
 
 // listed searches the records that a filter names one by one.
 func (x *Index) listed(ctx context.Context, q PageQuery, after hit) (out found, err error) {
-	f := q.Filter
+	f, o := q.Filter, orders[q.Order]
 	if f.Chain == "" { // a chain has a bound of its own
 		f.Limit = MaxListed + 1
 	}
@@ -332,7 +321,7 @@ func (x *Index) listed(ctx context.Context, q PageQuery, after hit) (out found, 
 			break
 		}
 		row, h := rowOf(r, place{}), hit{id: int64(min(r.Seq, math.MaxInt64)), record: r} // #nosec G115: bounded
-		if _, h.key = q.keys(h.id, h.id, row.tokens, row.us); h.key >= orders[q.Order].least && h.compare(after) > 0 {
+		if _, h.key = o.keys(h.id, h.id, row.tokens, row.us); h.key >= o.least && h.compare(after) > 0 {
 			out.hits = append(out.hits, h)
 		}
 	}
@@ -340,7 +329,7 @@ func (x *Index) listed(ctx context.Context, q PageQuery, after hit) (out found, 
 	if len(out.hits) > q.Size {
 		out.hits = out.hits[:q.Size+1]
 	} else {
-		out.at = orders[q.Order].least
+		out.at = o.least
 	}
 	return out, nil
 }
