@@ -309,19 +309,15 @@ var codeStarts = []string{"import ", "from ", "return", "self.", "this.", "//", 
 
 // key splits a line of YAML, or of key: value, into its parts. ok is false if it has no key.
 func key(l string) (name, value string, ok bool) {
-	i := strings.Index(l, ":")
-	for i >= 0 && i+1 < len(l) && l[i+1] != ' ' && l[i+1] != '\t' {
-		next := strings.Index(l[i+1:], ":")
-		if next < 0 {
-			return "", "", false
-		}
-		i += 1 + next
+	name, value, ok = strings.Cut(strings.Replace(l, ":\t", ": ", 1), ": ")
+	if !ok {
+		name, ok = strings.CutSuffix(l, ":")
 	}
-	if i <= 0 || i > 80 {
+	if !ok || len(name) > 80 {
 		return "", "", false
 	}
-	name = strings.Trim(l[:i], "\"' \t")
-	return name, strings.TrimSpace(l[i+1:]), name != "" && !strings.ContainsAny(name, "{}[]=;,") && strings.Count(name, " ") < 4
+	name = strings.Trim(name, "\"' \t")
+	return name, strings.TrimSpace(value), name != "" && !strings.ContainsAny(name, "{}[]=;,") && strings.Count(name, " ") < 4
 }
 
 // isYAML reports whether a sample of lines has the shape of YAML: keys, and blocks and items below them.
