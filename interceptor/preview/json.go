@@ -161,21 +161,12 @@ func (f *findings) besideItems(value []byte, path string) {
 
 // jsonPart finds the JSON in a text: all of it, or what begins a line and is most of the text. cut tells that its end is missing.
 func jsonPart(text string) (from, to int, values [][]byte, cut bool) {
-	for tries := 0; tries < 8 && from < len(text); tries++ {
-		at := from
-		for at < len(text) && text[at] != '{' && text[at] != '[' {
-			end := strings.IndexByte(text[at:], '\n')
-			if end < 0 {
-				return 0, 0, nil, false
-			}
-			at += end + 1
+	for range 8 {
+		for from < len(text) && text[from] != '{' && text[from] != '[' {
+			from = nextLine(text, from)
 		}
-		from, to = at, at
-		for to < len(text) {
-			n := valueEnd(text[to:])
-			if n == 0 {
-				break
-			}
+		to, values = from, nil
+		for n := valueEnd(text[to:]); n > 0; n = valueEnd(text[to:]) {
 			values = append(values, rawjson.Trim([]byte(text[to:to+n])))
 			to += n
 			if len(values) > 1000 && to-from <= 8*len(values) {
@@ -185,18 +176,20 @@ func jsonPart(text string) (from, to int, values [][]byte, cut bool) {
 		if len(values) > 0 && (to-from)*2 > len(text) && (len(values) == 1 || to-from > 8*len(values)) {
 			return from, to, values, false
 		}
-		if values = nil; from < len(text) && (text[from] == '{' || text[from] == '[') {
-			if whole := mend(text[from:]); whole != nil && len(whole)*10 > len(text)*9 {
-				return from, len(text), [][]byte{whole}, true
-			}
+		if whole := mend(text[from:]); whole != nil && len(whole)*10 > len(text)*9 {
+			return from, len(text), [][]byte{whole}, true
 		}
-		end := strings.IndexByte(text[from:], '\n')
-		if end < 0 {
-			break
-		}
-		from += end + 1
+		from = nextLine(text, from)
 	}
 	return 0, 0, nil, false
+}
+
+// nextLine returns the place of the line behind the one at a place.
+func nextLine(text string, at int) int {
+	if end := strings.IndexByte(text[at:], '\n'); end >= 0 {
+		return at + end + 1
+	}
+	return len(text)
 }
 
 // valueEnd returns the length of the object or array that a text starts with, and of the white space
