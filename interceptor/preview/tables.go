@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 )
 
 // readTable reads values with a delimiter under a header.
@@ -243,6 +245,18 @@ func heads(first []string, below [][]string) (sure, recurs bool) {
 		}
 	}
 	return without > with, recurs
+}
+
+// jqReadsCSV reports whether jq can read a table that begins with line from. The lines around it must not have the
+// delimiter.
+func (f *findings) jqReadsCSV(t *delimitedTable, from int) bool {
+	if !t.csv || len(f.text) > extract.MaxConvert || !strings.ContainsRune(",\t;|", t.comma) {
+		return false
+	}
+	around := slices.Concat(f.lines[:from], f.lines[from+t.to:])
+	others := count(around, func(l string) bool { return l != "" })
+	return others == 0 || len(f.text) <= extract.MaxAmong && others <= extract.MaxAround &&
+		strings.IndexAny(f.lines[from], ",;\t|") == strings.IndexRune(f.lines[from], t.comma) && !strings.ContainsRune(strings.Join(around, ""), t.comma)
 }
 
 // isMeasure reports whether a value is a number or a time.
