@@ -39,20 +39,7 @@ func readInput(text string, most int) (input any, note string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	among := func() (any, string, error) {
-		note = fmt.Sprintf("[jq skipped what is not JSON: %d lines]", lines)
-		if lines == 1 {
-			note = "[jq skipped what is not JSON: 1 line]"
-		}
-		if len(values) == 1 {
-			return values[0], note, nil
-		}
-		return values, note, nil
-	}
-	if size > len(text)/2 {
-		return among()
-	}
-	if len(text) <= most {
+	if size <= len(text)/2 && len(text) <= most {
 		converters := []func(string) (any, string, error){fromXML, fromYAML, fromCSV}
 		if len(text) > LargeYAML {
 			converters = []func(string) (any, string, error){fromXML, fromCSV, fromYAML}
@@ -69,9 +56,15 @@ func readInput(text string, most int) (input any, note string, err error) {
 			return input, note, nil
 		}
 	}
+	note = fmt.Sprintf("[jq skipped what is not JSON: %d lines]", lines)
+	if lines == 1 {
+		note = "[jq skipped what is not JSON: 1 line]"
+	}
 	switch {
+	case len(values) == 1:
+		return values[0], note, nil
 	case len(values) > 0:
-		return among()
+		return values, note, nil
 	case len(text) > most:
 		return nil, "", wrong("jq", "the text is not JSON, and its %d bytes are too many to convert, the limit is %d: use grep, search or lines", len(text), most)
 	}
