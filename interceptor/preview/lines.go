@@ -352,11 +352,7 @@ func (f *findings) faults(levelOf []string) {
 	var kinds [4]tally
 	total := 0
 	for i, l := range f.lines {
-		level := ""
-		if levelOf != nil {
-			level = levelOf[i]
-		}
-		if s := severity(l, level); s > 0 {
+		if s := severity(l, levelOf[i]); s > 0 {
 			total++
 			kinds[s].add(pattern(l), i)
 		}

@@ -36,7 +36,7 @@ func readPlain(f *findings) {
 	prefixed := program(f.sample) != ""
 	if len(f.lines) >= 20 && (len(alike.n)*3 < len(f.sample) || prefixed) {
 		bad := len(f.pieces)
-		if f.faults(nil); prefixed || len(f.pieces) > bad {
+		if f.faults(make([]string, len(f.lines))); prefixed || len(f.pieces) > bad {
 			f.kind = Log
 		}
 	}

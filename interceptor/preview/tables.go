@@ -75,9 +75,7 @@ func readAligned(f *findings) bool {
 		}
 	}
 	f.line(at, "", wide, 10)
-	for i := range at {
-		f.line(i, "", wide, 1.5*lineWorth)
-	}
+	f.around(at, len(f.lines))
 	f.table(e, len(header))
 	return true
 }

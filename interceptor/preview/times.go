@@ -62,16 +62,14 @@ func (s *timeSpan) known() bool { return s.layout > 0 && (s.layout <= withYear |
 func (e *entries) tellTimes(f *findings, c *column, head string, scale float64, total bool) bool {
 	var text string
 	switch t := &c.when; {
-	case t.known() && t.times == c.tally.count(c.from):
-		text = "all at " + clip(t.early.value, 40)
-	case f.kind == GitLog && total && t.rises && t.falls: // commits that were rebased
+	case total && (f.kind == Log && !t.known() || f.kind == GitLog && t.rises && t.falls): // such as commits that were rebased
 		text = "first " + clip(c.from, 40) + ", last " + clip(c.to, 40)
-	case t.known():
-		text = clip(t.early.value, 40) + " to " + clip(t.late.value, 40)
-	case f.kind == Log && total:
-		text = "first " + clip(c.from, 40) + ", last " + clip(c.to, 40)
-	default:
+	case !t.known():
 		return false
+	case t.times == c.tally.count(c.from):
+		text = "all at " + clip(t.early.value, 40)
+	default:
+		text = clip(t.early.value, 40) + " to " + clip(t.late.value, 40)
 	}
 	switch {
 	case !total:
