@@ -302,17 +302,21 @@ func (c *Console) page(h func(*request) error, names []string) http.Handler {
 		if err == nil || r.Context().Err() != nil {
 			return
 		}
-		status, text := http.StatusInternalServerError, err.Error()
+		status, title, text := http.StatusInternalServerError, "This page can't be shown", err.Error()
 		if p, ok := errors.AsType[problem](err); ok {
 			status = p.status
 		} else if wrong, ok := errors.AsType[*query.UsageError](err); ok {
 			status, text = http.StatusBadRequest, wrong.Field+": "+wrong.Err.Error() // the command line has the flag --Field
+			if errors.Is(err, query.ErrUnknown) {
+				// A limit, a branch or a definition can be older than the trace.
+				status, title, text = http.StatusNotFound, "No such records", text+". Records that retention has removed are not in the trace."
+			}
 		} else if errors.Is(err, query.ErrNotFound) {
 			status = http.StatusNotFound
 		} else {
 			c.o.Log.Error("a page can't be shown", "path", r.URL.Path, "err", err)
 		}
-		c.show(req, status, "problem", "This page can't be shown", map[string]any{"Error": text})
+		c.show(req, status, "problem", title, map[string]any{"Error": text})
 	})
 }
 
