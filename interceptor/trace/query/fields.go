@@ -2,6 +2,7 @@ package query
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -40,7 +41,11 @@ func (one Field) Set(f *Filter, text string, now time.Time) (err error) {
 		}
 	case *int:
 		if *at, err = strconv.Atoi(text); err != nil {
-			err = fmt.Errorf("%.40q is not a number", text)
+			is := "not a number"
+			if errors.Is(err, strconv.ErrRange) {
+				is = "out of range"
+			}
+			err = fmt.Errorf("%.40q is %s", text, is)
 		}
 	case *time.Time:
 		*at, err = ParseTime(text, now)
