@@ -45,8 +45,8 @@ func shown(b folding.Branch) control.Branch {
 // Budgets implements [control.Gateway].
 func (g operator) Budgets(ctx context.Context, limit string) ([]control.Budget, error) {
 	st := g.settings.Load()
-	if err := checkLimit(&st.Config, limit); err != nil {
-		return nil, err
+	if err := checkLimit(&st.Config, limit); err != nil || st.Limits == nil {
+		return []control.Budget{}, err
 	}
 	states, err := st.Limits.All(ctx)
 	return append([]control.Budget{}, ofLimit(states, limit)...), err
@@ -57,19 +57,19 @@ func ofLimit(states []limits.State, limit string) []limits.State {
 	return slices.DeleteFunc(states, func(s limits.State) bool { return limit != "" && s.Limit != limit })
 }
 
-// checkLimit returns an error if there are no limits, or none with a name that is not "".
+// checkLimit returns an error if there is no limit with a name that is not "".
 func checkLimit(c *config.Config, name string) error {
-	if len(c.Budgets.Limits) == 0 {
-		return errNoLimits
-	}
 	var names []string
 	for _, l := range c.Budgets.Limits {
 		names = append(names, l.Name)
 	}
-	if name != "" && !slices.Contains(names, name) {
-		return fmt.Errorf("%w %q: use one of %s", control.ErrNoLimit, name, strings.Join(names, ", "))
+	switch {
+	case name == "" || slices.Contains(names, name):
+		return nil
+	case len(names) == 0:
+		return fmt.Errorf("%w %q: %w", control.ErrNoLimit, name, errNoLimits)
 	}
-	return nil
+	return fmt.Errorf("%w %q: use one of %s", control.ErrNoLimit, name, strings.Join(names, ", "))
 }
 
 var errNoLimits = errors.New("the configuration has no limits: write some under budgets.limits")
@@ -82,6 +82,9 @@ func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, 
 	st := g.settings.Load()
 	if err := checkLimit(&st.Config, limit); err != nil {
 		return 0, err
+	}
+	if st.Limits == nil { // and no limit is named
+		return 0, errNoLimits
 	}
 	before, err := st.Limits.All(ctx)
 	if err != nil {

@@ -136,7 +136,7 @@ func limitsAndStore(c config.Config, log, lost *slog.Logger) (*limits.Limits, li
 
 // StoredBudgets returns what a limit in c has left, that of all if it is "". It needs the store and no gateway.
 func StoredBudgets(ctx context.Context, c config.Config, limit string, log *slog.Logger) ([]control.Budget, error) {
-	if err := checkLimit(&c, limit); err != nil {
+	if err := checkLimit(&c, limit); err != nil || len(c.Budgets.Limits) == 0 {
 		return nil, err
 	}
 	all, store, err := limitsAndStore(c, log, log)

@@ -157,7 +157,11 @@ that takes commands runs, the counts are read from the store of the configuratio
 					})
 				}
 			}
-			return printList(cmd.OutOrStdout(), asJSON, states, rows, fmt.Sprintf("No %s has been used%s in its window.", which, by))
+			none := fmt.Sprintf("No %s has been used%s in its window.", which, by)
+			if cfg, err := config.FindState(a.config); a.stateDir == "" && err == nil && len(cfg.Budgets.Limits) == 0 {
+				none = "The configuration has no limits: write some under budgets.limits."
+			}
+			return printList(cmd.OutOrStdout(), asJSON, states, rows, none)
 		},
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -178,10 +182,10 @@ func (a *app) budgets(ctx context.Context, limit string) ([]control.Budget, erro
 		return found[0].Budgets(ctx, limit) // all use one store
 	}
 	cfg, err := config.FindState(a.config)
-	if a.stateDir != "" || err != nil || len(cfg.Budgets.Limits) == 0 || !errors.Is(none, control.ErrNoGateway) {
+	if a.stateDir != "" || err != nil || !errors.Is(none, control.ErrNoGateway) {
 		return nil, none
 	}
-	if cfg.Store.URL == "" { // to open it would make it, or give it files of another user
+	if cfg.Store.URL == "" && len(cfg.Budgets.Limits) > 0 { // to open it would make it, or give it files of another user
 		if info, err := os.Stat(filepath.Join(dir, "budgets.db")); err != nil || !ownedByMe(info) {
 			return nil, none
 		}
