@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,5 +93,18 @@ func TestErase(t *testing.T) {
 	}
 	if out := succeeds(t, file, "trace", "erase", "--seq", "2-5", "--instance", "1", "--yes"); !strings.Contains(out, "erased 1 payload, seq 4 to 4") {
 		t.Errorf("by number: %s", out)
+	}
+}
+
+// TestEraseWithoutWriting: who can't write the trace is told what to do, and that nothing was erased.
+func TestEraseWithoutWriting(t *testing.T) {
+	file := auditState(t)
+	lock := filepath.Join(config.InstanceDir(filepath.Join(filepath.Dir(file), "state"), 1), "trace", "lock")
+	if err := cmp.Or(os.RemoveAll(lock), os.Mkdir(lock, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	_, errOut, code := runs(t, "trace", "erase", "--principal", "alice", "--yes", "--config", file)
+	if code != exitFailed || !strings.Contains(errOut, "can't be written: make room on the disk, or mount it for writing, and erase again (nothing was erased): ") {
+		t.Errorf("code %d, %s", code, errOut)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"maps"
 	"os"
@@ -415,8 +416,12 @@ func (e *erasure) open(ctx context.Context, yes bool) (err error) {
 	if info, err := os.Stat(e.dir); err != nil || !ownedByMe(info) { // the gateway could not write the new files
 		return cmp.Or(err, fmt.Errorf("%s belongs to another user: run this command as the user who runs the gateway (nothing was erased)", e.dir))
 	}
-	if e.journal, err = trace.Open(e.dir, trace.Options{}); errors.Is(err, trace.ErrInUse) {
-		err = fmt.Errorf("a gateway without a socket for operators writes this trace: stop it, erase, and start it again (nothing was erased): %w", err)
+	e.journal, err = trace.Open(e.dir, trace.Options{})
+	if errors.Is(err, trace.ErrInUse) {
+		return fmt.Errorf("a gateway without a socket for operators writes this trace: stop it, erase, and start it again (nothing was erased): %w", err)
+	}
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s can't be written: make room on the disk, or mount it for writing, and erase again (nothing was erased): %w", e.dir, err)
 	}
 	return err
 }
