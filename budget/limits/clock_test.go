@@ -430,3 +430,35 @@ func TestResetOfARollingWindow(t *testing.T) {
 		t.Errorf("%d crossings", len(crossings))
 	}
 }
+
+// What a message or the rest of a result lacks in a rolling window is there once enough of what was used before has
+// come free, which is not when all has.
+func TestRoomInARollingWindow(t *testing.T) {
+	start := time.Date(2026, 11, 29, 6, 0, 0, 0, time.UTC)
+	c := &clock{t: start}
+	l := newLimits(t, Options{Now: c.now}, Limit{Name: "roll", Per: PerPrincipal, Tokens: 1000, Window: window(t, "rolling 1h")})
+	l.pause = 0
+	u := Use{Principal: "alice"}
+	for _, used := range []int{600, 300} { // at 6:00 and 6:20
+		if _, err := l.Pay(t.Context(), u, used); err != nil {
+			t.Fatal(err)
+		}
+		c.set(c.now().Add(20 * time.Minute))
+	}
+	free := start.Add(time.Hour + 150*time.Second) // the first part has come free
+	var exceeded *ExceededError
+	if _, err := l.Pay(t.Context(), u, 200); !errors.As(err, &exceeded) || !exceeded.Reset.Equal(free) {
+		t.Errorf("Pay = %v, want a reset at %v", err, free)
+	}
+	s, err := l.Begin(t.Context(), u, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, tightest, err := s.Take(t.Context(), 300); err != nil || tightest == nil || !tightest.Reset.Equal(free) {
+		t.Errorf("Take = %v, %v, want a reset at %v", tightest, err, free)
+	}
+	all := c.now().Add(time.Hour + 150*time.Second).Truncate(150 * time.Second)
+	if _, tightest, err := s.Take(t.Context(), 5000); err != nil || tightest == nil || !tightest.Reset.Equal(all) {
+		t.Errorf("Take of more than there ever is = %v, %v, want a reset at %v", tightest, err, all)
+	}
+}

@@ -135,7 +135,8 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 }
 
 // refusal returns, of the limits that refuse a use, the one that refuses it for longest, and until
-// when. exceeded is one of them; it is the answer if the store does not say more.
+// when. exceeded is one of them; it is the answer if the store does not say more. Of a use that got a
+// part it is the answer, with the time when the rest is there, or all that it has in a window.
 func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Used) *ExceededError {
 	a := s.account
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
@@ -146,7 +147,11 @@ func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Use
 	}
 	longest := int64(0)
 	for i, c := range a.counters {
-		if !c.Hard {
+		wanted := wanted
+		if !s.whole {
+			wanted.Tokens = min(wanted.Tokens, c.Tokens)
+		}
+		if m := a.matches[i]; !c.Hard || !s.whole && (m.Name != exceeded.Limit || m.subject != exceeded.Subject) {
 			continue
 		}
 		of := slices.DeleteFunc(slices.Clone(list), func(part Count) bool { return part.Key != c.Key || part.Bucket < c.Oldest })
@@ -192,6 +197,9 @@ func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *Exceede
 		return n, nil, nil
 	}
 	got, tightest, err := s.take(ctx, int64(n), 0)
+	if tightest != nil {
+		tightest = s.refusal(ctx, tightest, Used{Tokens: int64(n) - got})
+	}
 	return int(got), tightest, err
 }
 
@@ -241,7 +249,7 @@ func (l *Limits) Pay(ctx context.Context, u Use, n int) (*Spend, error) {
 	s := &Spend{l: l, use: u, wait: l.o.Wait, whole: true}
 	_, exceeded, err := s.take(ctx, int64(n), 0)
 	if err == nil && exceeded != nil {
-		err = exceeded
+		err = s.refusal(ctx, exceeded, Used{Tokens: int64(n)})
 	}
 	return s, err
 }
