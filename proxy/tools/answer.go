@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -130,7 +131,7 @@ func (b *batch) title(i int) string {
 }
 
 // faults lists the calls that failed, equal failures once. Each kind of failure gets at most faultTokens; follows, the
-// tokens of a line after the list, is taken from that in equal parts. The numbers of the calls come on top. whole is
+// tokens of a line after the list, is taken from that in equal parts, but not if a refusal would lose its start. The numbers of the calls come on top. whole is
 // false if the list leaves something out.
 func (b *batch) faults(follows int) (list string, whole bool) {
 	whole = true
@@ -158,7 +159,11 @@ func (b *batch) faults(follows int) (list string, whole bool) {
 			}
 		}
 		frame := min(b.t.Counter.Count("[failed"+which+": ]")+2, frameTokens)
-		text, all := b.brief(fault, faultTokens-frame-(follows+len(shown)-1)/len(shown))
+		room := faultTokens - frame
+		text, all := b.brief(fault, room-(follows+len(shown)-1)/len(shown))
+		if !all && b.results[who[fault][0]].refused {
+			text = cmp.Or(b.start(fault, room), text)
+		}
 		out, whole = append(out, "[failed"+which+": "+text+"]"), whole && all
 	}
 	if n := len(order) - len(shown); n > 0 {
@@ -184,6 +189,20 @@ func (b *batch) brief(fault string, room int) (line string, whole bool) {
 		tail = tail[min(1+len(tail)/8, len(tail)):]
 	}
 	return head + "…" + string(tail), false
+}
+
+// start returns the clauses at the start of a refusal of foldgate that fit in about room tokens, "" for none: the first
+// says what refused the call, and until when. What can be done about it comes last.
+func (b *batch) start(refusal string, room int) string {
+	for line := oneLine(refusal); ; {
+		i := max(strings.LastIndex(line, ": "), strings.LastIndex(line, "; "))
+		if i < 0 || !strings.Contains(line[:i], ": ") { // the code alone says too little
+			return ""
+		}
+		if line = line[:i]; !b.t.Counter.Exceeds(line, room-1) {
+			return line + " …"
+		}
+	}
 }
 
 // whatFailed returns the line of an error text that says what failed: of a traceback the last line,

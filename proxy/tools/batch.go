@@ -59,6 +59,7 @@ type stepResult struct {
 	text, structured string
 	tokens           int
 	fault            string // why there is no result; "" if there is one
+	refused          bool   // by foldgate
 	server, tool     string
 }
 
@@ -254,6 +255,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	r.server, r.tool = c.Target.Server, c.Target.Name
 	if err != nil {
 		r.fault = err.Error()
+		_, r.refused = errors.AsType[*interceptor.Refusal](err)
 		return
 	}
 	if c.Outcome.Whole != nil {

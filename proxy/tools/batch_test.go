@@ -127,6 +127,24 @@ func TestFailedCallIsCheap(t *testing.T) {
 	}
 }
 
+// refuses refuses every call by a limit.
+type refuses struct{ noTools }
+
+func (refuses) CallTool(context.Context, *interceptor.Call) (*interceptor.Result, error) {
+	return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "limit_exceeded", Status: 429, Message: "limit day of data-engineering has 0 of 2000 calls left until " +
+		"2026-11-30T00:00:00Z: the call was not made; go on with what you have, or try again after that time"}
+}
+
+// A refusal by a limit that is too long says until when it holds.
+func TestRefusedCallSaysUntilWhen(t *testing.T) {
+	host := newTools(t, refuses{}, nil).host("local", "ses_test")
+	got := host("branch_run", `{"tool":"up__read","each":[{},{}]}`)
+	answer, _ := (&interceptor.Result{Body: json.RawMessage(got)}).Text()
+	if n := counter(t).Count(answer); n > 2*faultTokens || !strings.Contains(answer, "limit day of data-engineering has 0 of 2000 calls left until 2026-11-30T00:00:00Z") {
+		t.Errorf("%d tokens: %s", n, answer)
+	}
+}
+
 // running waits for the one batch and returns it.
 func (t *Tools) running() *batch {
 	for {
