@@ -34,6 +34,7 @@ var arrows = map[string][]string{
 	"internal/sqlitedb":           {"internal/openfiles"},
 	"internal/redisdb":            {"internal/backoff"},
 	"internal/replicaid":          {},
+	"internal/steadyclock":        {"internal/atomicfile"},
 	"docs/hosts":                  {},
 	"internal/hosts":              {"docs/hosts", "internal/atomicfile", "internal/hosts/spelling", "internal/rawjson"},
 	"internal/hosts/spelling":     {},
@@ -74,7 +75,7 @@ var arrows = map[string][]string{
 	"proxy/tools":                 {"budget/limits", "proxy/memory", "proxy/runner", "budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/globs", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/tools", "proxy/upstream", "proxy/wire"},
-	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "proxy/config", "proxy/tools", "proxy/wire"},
+	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "internal/steadyclock", "proxy/config", "proxy/tools", "proxy/wire"},
 	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/redisdb", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/replicas", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/runner/llm", "proxy/tools", "proxy/upstream", "proxy/wire", "internal/globs"},
 	"cmd/foldgate":                {"budget", "folding/contextpath", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/filelock", "internal/hosts", "internal/pollable", "internal/publicip", "internal/sqlitedb", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/pins", "proxy/policy", "proxy/upstream/auth"},
 }
