@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +48,9 @@ type Options struct {
 	// older. So that it ends, a new one begins after a day, or after RetainAge if that is less.
 	RetainAge time.Duration
 	Now       func() time.Time // the clock; nil is time.Now
-	Log       *slog.Logger     // gets repairs and failures; nil discards them
+	// Steady is a clock for RetainAge that does not jump, as Now may; nil is Now.
+	Steady func() time.Time
+	Log    *slog.Logger // gets repairs and failures; nil discards them
 }
 
 // Errors of the journal that callers tell apart.
@@ -128,6 +131,9 @@ func Open(dir string, o Options) (*Journal, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Steady == nil {
+		o.Steady = o.Now
 	}
 	if !slices.Contains([]string{SyncAlways, SyncInterval, SyncNever}, o.Sync) {
 		return nil, fmt.Errorf("trace sync %q: use always, interval or never", o.Sync)
@@ -411,7 +417,11 @@ func (j *Journal) newSegment(predecessor *Anchor) error {
 	}
 	before := j.position
 	j.file, j.name, j.size = f, name, 0
-	if err = j.note(Event{Event: EventBegin, Predecessor: predecessor}); err == nil && j.opt.Sync != SyncNever {
+	e := Event{Event: EventBegin, Predecessor: predecessor}
+	if now := j.latest(); now.Sub(j.opt.Now()) > maxClockStep {
+		e.Steady = now.UTC()
+	}
+	if err = j.note(e); err == nil && j.opt.Sync != SyncNever {
 		err = syncDir(j.dir)
 	}
 	if err != nil {
@@ -434,10 +444,10 @@ func (j *Journal) removeExpired() {
 	if j.opt.RetainFiles > 0 {
 		gone = max(len(names)-j.opt.RetainFiles, 0)
 	}
-	for err == nil && j.opt.RetainAge > 0 && gone < len(names)-1 {
-		var last *Record
-		if last, err = lastRecord(filepath.Join(j.dir, names[gone])); err == nil {
-			if j.opt.Now().Sub(last.Time()) < j.opt.RetainAge {
+	for now := j.opt.Steady(); err == nil && j.opt.RetainAge > 0 && gone < len(names)-1; {
+		var ended time.Time
+		if ended, err = j.ended(names[gone:], now); err == nil {
+			if now.Sub(ended) < j.opt.RetainAge {
 				break
 			}
 			gone++
@@ -451,6 +461,52 @@ func (j *Journal) removeExpired() {
 	}
 }
 
+// ended returns when the first of these segments got its last record. What that says is of the clock of the machine:
+// if it is not between the begins of this segment and of a later one, the begin of the later one is the answer.
+func (j *Journal) ended(names []string, now time.Time) (time.Time, error) {
+	last, err := lastRecord(filepath.Join(j.dir, names[0]))
+	if err != nil {
+		return time.Time{}, err
+	}
+	begun, err := j.begun(names[0])
+	later := now
+	for _, name := range names[1:] {
+		if err != nil {
+			return time.Time{}, err
+		}
+		if later, err = j.begun(name); !later.After(now) {
+			break
+		}
+	}
+	// A record gets its time before the segment that it begins.
+	if at := last.Time(); at.After(begun.Add(-maxClockStep)) && at.Before(later.Add(maxClockStep)) {
+		return at, err
+	}
+	return later, err
+}
+
+// begun returns when a segment was begun, by Options.Steady if that was the later time.
+func (j *Journal) begun(name string) (time.Time, error) {
+	first, err := FirstRecord(filepath.Join(j.dir, name))
+	if err != nil {
+		return time.Time{}, err
+	}
+	var e Event
+	if json.Unmarshal(first.Payload, &e) == nil && !e.Steady.IsZero() {
+		return e.Steady, nil
+	}
+	return first.Time(), nil
+}
+
+// latest returns the later of the two clocks, for what begins now.
+func (j *Journal) latest() time.Time {
+	now, steady := j.opt.Now(), j.opt.Steady()
+	if steady.After(now) {
+		return steady
+	}
+	return now
+}
+
 // rotateIfOld begins a new segment if the open one is as old as [Options.RetainAge] allows. In either
 // case it removes expired segments.
 func (j *Journal) rotateIfOld() {
@@ -459,11 +515,12 @@ func (j *Journal) rotateIfOld() {
 	if j.broken != nil {
 		return
 	}
-	first, err := FirstRecord(filepath.Join(j.dir, j.name))
+	begun, err := j.begun(j.name)
+	first, _ := SegmentSeq(j.name)
 	switch {
 	case err != nil:
 		j.opt.Log.Error("trace retention", "file", j.name, "error", err)
-	case first.Seq < j.seq && j.opt.Now().Sub(first.Time()) >= min(j.opt.RetainAge, maxSegmentAge):
+	case first < j.seq && j.latest().Sub(begun).Abs() >= min(j.opt.RetainAge, maxSegmentAge): // it begins later than now if the clock was wrong
 		if err := j.rotate(); err != nil { // rotate also removes expired segments
 			j.setErr(err)
 		}
@@ -476,6 +533,7 @@ func (j *Journal) rotateIfOld() {
 const (
 	maxSegmentAge     = 24 * time.Hour
 	retentionInterval = time.Minute
+	maxClockStep      = time.Minute // between the clock and the steady one, of which a segment says nothing
 )
 
 // removeOldest notes in the chain which segments go, moves the head's anchor to the oldest that

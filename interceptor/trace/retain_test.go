@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,4 +208,76 @@ func TestRetentionByAge(t *testing.T) {
 			t.Errorf("faults = %v", r.Faults)
 		}
 	})
+}
+
+// The clock of the machine is wrong for some hours. Records of before do not go early, and neither these nor those that
+// were written meanwhile stay longer than they should.
+func TestRetentionByAgeWithAWrongClock(t *testing.T) {
+	const day, age = 24 * time.Hour, 30 * 24 * time.Hour
+	for _, wrong := range []time.Duration{12 * 365 * day, -40 * 365 * day, 31 * day, -31 * day} {
+		dir := t.TempDir()
+		steady, off := time.Date(2026, 11, 29, 9, 0, 0, 0, time.UTC), time.Duration(0)
+		j := open(t, dir, Options{RetainAge: age, RotateBytes: 4000, Steady: func() time.Time { return steady }, Now: func() time.Time { return steady.Add(off) }})
+		begins := map[string]time.Time{}
+		for hour := range 80 * 24 {
+			off = 0
+			if hour >= 100 && hour < 120 {
+				off = wrong
+			}
+			if hour%12 == 1 {
+				call(t, j, "")
+			}
+			if hour > 100 && hour < 120 { // several segments
+				call(t, j, "")
+				call(t, j, "")
+			}
+			j.rotateIfOld()
+			names, err := Segments(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, name := range names {
+				if begins[name].IsZero() {
+					begins[name] = steady
+				}
+				if i > 0 && steady.Sub(begins[name]) > age+day+time.Hour { // the one before ended then
+					t.Fatalf("with a step of %v: hour %d has %s, which ended %v ago", wrong, hour, names[i-1], steady.Sub(begins[name]))
+				}
+			}
+			for name, begun := range begins {
+				if old := steady.Sub(begun); old < age && !slices.Contains(names, name) {
+					t.Fatalf("with a step of %v: %s is gone after %v", wrong, name, old)
+				}
+			}
+			steady = steady.Add(time.Hour)
+		}
+		if len(begins) < 60 {
+			t.Errorf("%d segments", len(begins))
+		}
+		if r := verify(t, dir); !r.OK() {
+			t.Error(r.Faults)
+		}
+		closeJournal(t, j)
+	}
+}
+
+// A record that begins a segment is as old as it says, although the segment's first record is younger.
+func TestAgeOfARecordThatBeginsAFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, days := range []int{30, 8, 3} {
+		j, err := Open(dir, Options{RotateBytes: 1, Now: func() time.Time { return time.Now().AddDate(0, 0, -days) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		call(t, j, "")
+		closeJournal(t, j)
+	}
+	open(t, dir, Options{RetainAge: 7 * 24 * time.Hour})
+	names, err := Segments(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, err := FirstRecord(filepath.Join(dir, names[0])); err != nil || time.Since(first.Time()) > 4*24*time.Hour {
+		t.Errorf("the oldest file begins at %s, %v", first.TS, err)
+	}
 }

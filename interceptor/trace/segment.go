@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Names inside the trace directory. A segment is named for the seq of its first record.
@@ -40,6 +41,7 @@ type Event struct {
 	First       *FirstRef `json:"first,omitempty"`       // the oldest segment after retention
 	Erased      []Range   `json:"erased,omitempty"`      // the records with payloads that are about to be erased
 	By          string    `json:"by,omitempty"`          // who erases them
+	Steady      time.Time `json:"steady,omitzero"`       // when the segment begins, if the clock of the machine was set back
 }
 
 // Values of [Event.Event].
