@@ -36,8 +36,8 @@ type Config struct {
 	Strict bool
 	// Replica is the name of this process among replicas; handles have it. "" means that there is one process.
 	Replica string
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
+	// Now is the clock; nil means time.Now. Steady is one that does not jump, for ages; nil means Now.
+	Now, Steady func() time.Time
 }
 
 // Result is a scrubbed result that was too large to deliver.
@@ -129,12 +129,17 @@ var migrations = []string{`
 		UPDATE sizes SET bytes = bytes - old.bytes WHERE principal = old.principal;
 		DELETE FROM sizes WHERE principal = old.principal AND bytes = 0;
 	END;
+`, `
+	CREATE INDEX results_created ON results (created_at);
 `}
 
 // Open opens or creates the store at path and evicts what exceeds the limits.
 func Open(path string, cfg Config) (_ *Store, err error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Steady == nil {
+		cfg.Steady = cfg.Now
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("result store: %w", err)
@@ -144,7 +149,7 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 	if s.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{Migrations: migrations}); err != nil {
 		return nil, s.explain(err)
 	}
-	if err = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, "", 0) }); err != nil {
+	if err = s.update(ctx, func(tx *sql.Tx) error { return s.evictOld(ctx, tx) }); err != nil {
 		s.db.Close()
 		return nil, err
 	}
@@ -157,12 +162,21 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 // tidy evicts what is past its TTL, also if nothing is put, and again later.
 func (s *Store) tidy() {
 	ctx := context.Background()
-	_ = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, "", 0) }) // the next Put reports an error that lasts
+	_ = s.update(ctx, func(tx *sql.Tx) error { return s.evictOld(ctx, tx) }) // the next Put reports an error that lasts
 	s.write.Lock()
 	defer s.write.Unlock()
 	if !s.closed {
 		s.timer.Reset(s.between())
 	}
+}
+
+// evictOld evicts what is past its TTL. A result of a time to come was stored while the clock was wrong: it is as old
+// as the first look at it says, and does not keep those after it from their end.
+func (s *Store) evictOld(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE results SET created_at = ?1 WHERE created_at > ?1", s.cfg.Now().UnixMicro()); err != nil {
+		return err
+	}
+	return s.evict(ctx, tx, "", 0)
 }
 
 // between returns the time between two runs of tidy.
@@ -210,7 +224,7 @@ const largest = `SELECT id, bytes FROM results WHERE principal =
 // evict makes room for size bytes of a principal: it deletes results past their TTL and, if the quota
 // demands it, the oldest ones of the principal who stores the most.
 func (s *Store) evict(ctx context.Context, tx *sql.Tx, principal string, size int64) error {
-	now := s.cfg.Now()
+	now := s.cfg.Steady()
 	var total int64
 	if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(bytes), 0) FROM sizes").Scan(&total); err != nil {
 		return err
@@ -256,7 +270,7 @@ func (s *Store) Get(ctx context.Context, caller folding.Caller, at, handle strin
 	}
 	here, there := contextpath.Path(at), contextpath.Path(r.Context)
 	switch {
-	case s.cfg.Now().Sub(r.CreatedAt) > s.cfg.TTL:
+	case s.cfg.Steady().Sub(r.CreatedAt) > s.cfg.TTL:
 		return Result{}, evicted(handle, r.Tool, "age")
 	case here != contextpath.Main && there != contextpath.Main && !here.InTree(there) && !there.InTree(here):
 		return Result{}, unknown(handle)

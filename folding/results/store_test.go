@@ -253,6 +253,66 @@ func TestOldResultsGoByThemselves(t *testing.T) {
 	})
 }
 
+// A clock that is wrong, in either direction, or a step that turns out right, makes no result older than it is.
+func TestResultsDuringAStep(t *testing.T) {
+	for _, step := range []time.Duration{40 * 24 * time.Hour, -40 * 24 * time.Hour} {
+		for _, right := range []bool{false, true} {
+			steady := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
+			wall := steady
+			later := func() time.Time {
+				if wall.After(steady) {
+					return wall
+				}
+				return steady
+			}
+			r, err := Open(filepath.Join(t.TempDir(), "results.db"), Config{Quota: 1 << 20, TTL: 24 * time.Hour, Now: later, Steady: func() time.Time { return steady }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { r.Close() })
+			before := keep(t, r, "", 10)
+			wall = wall.Add(step)
+			r.tidy()
+			during := keep(t, r, "", 10)
+			steady, wall = steady.Add(12*time.Hour), wall.Add(12*time.Hour)
+			r.tidy()
+			for _, handle := range []string{before, during} {
+				if _, err := r.Get(t.Context(), owner, "", handle); err != nil {
+					t.Errorf("12 hours after a step of %v: %v", step, err)
+				}
+			}
+			if right {
+				steady = wall
+			} else {
+				wall = steady
+			}
+			r.tidy()
+			if _, err := r.Get(t.Context(), owner, "", during); err != nil {
+				t.Errorf("after a step of %v, right is %t: %v", step, right, err)
+			}
+		}
+	}
+}
+
+// What was stored while the clock was far ahead does not stay until then, nor does what came after it.
+func TestResultsOfATimeToComeGo(t *testing.T) {
+	r, now := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
+	right := *now
+	*now = right.AddDate(12, 0, 0)
+	ahead := keep(t, r, "", 10)
+	*now = right
+	after := keep(t, r, "", 10)
+	for _, age := range []time.Duration{time.Minute, 23 * time.Hour, 25 * time.Hour} {
+		*now = right.Add(age)
+		r.tidy()
+		for _, handle := range []string{ahead, after} {
+			if _, err := r.Get(t.Context(), owner, "", handle); errors.Is(err, ErrEvicted) != (age > 24*time.Hour) {
+				t.Errorf("after %v: %v", age, err)
+			}
+		}
+	}
+}
+
 func TestOpenEvicts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
 	r, _ := resultStore(t, path, 1000)
