@@ -225,16 +225,16 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 		}
 	}
 	if inSession >= limits.MaxConcurrentPerSession {
-		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.quota == key }),
+		return failAfter(ErrTooManyBranches, m.nextEnd(func(b *branch) bool { return b.quota == key }),
 			"this session has %d branches open, the most allowed: return one with branch_return first", inSession)
 	}
 	others := len(m.live) - open
 	if limits.several && open >= max((limits.MaxConcurrentPerInstance-others)/2, 1) {
-		return failAfter(ErrInstanceFull, m.nextEnd(now, func(b *branch) bool { return b.Principal == key.principal }),
+		return failAfter(ErrInstanceFull, m.nextEnd(func(b *branch) bool { return b.Principal == key.principal }),
 			"you have %d branches open, half of what other principals leave: return one with branch_return first", open)
 	}
 	if len(m.live) >= limits.MaxConcurrentPerInstance {
-		return failAfter(ErrInstanceFull, m.nextEnd(now, func(*branch) bool { return true }),
+		return failAfter(ErrInstanceFull, m.nextEnd(func(*branch) bool { return true }),
 			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
 	}
 	if !rated {
@@ -276,10 +276,10 @@ func lastMinute(made []creation, now time.Time) []creation {
 }
 
 // nextEnd returns the time until the first deadline of the branches that count. m.mu is held.
-func (m *Manager) nextEnd(now time.Time, counts func(*branch) bool) time.Duration {
+func (m *Manager) nextEnd(counts func(*branch) bool) time.Duration {
 	var wait time.Duration
 	for _, b := range m.live {
-		if left := min(b.ExpiresAt.Sub(now), b.until-time.Since(m.began)); counts(b) && (wait == 0 || left < wait) {
+		if left := m.left(b); counts(b) && (wait == 0 || left < wait) {
 			wait = left
 		}
 	}

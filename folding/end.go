@@ -245,14 +245,14 @@ func (m *Manager) End(ctx context.Context, branchID, reason, detail string) (Bra
 
 // expire ends every branch that has reached its deadline, deepest first. m.mu is held.
 func (m *Manager) expire(now time.Time) {
-	passed := time.Since(m.began)
-	if m.next.IsZero() || now.Before(m.next) && passed < m.until {
+	steady, passed := m.steady(), time.Since(m.began)
+	if m.next.IsZero() || steady.Before(m.next) && passed < m.until {
 		return
 	}
 	var due []*branch
 	m.next = time.Time{}
 	for _, b := range m.live {
-		if !now.Before(b.ExpiresAt) || passed >= b.until {
+		if !steady.Before(b.ExpiresAt) || passed >= b.until {
 			due = append(due, b)
 		} else {
 			m.schedule(b)

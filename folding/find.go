@@ -146,7 +146,7 @@ func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, b
 // even if it is not deleted yet.
 func (m *Manager) findEnded(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
 	b, ok, err := m.load(ctx, id)
-	if !ok || !b.Status.Terminal() || !m.owns(caller, b) || m.clock().Sub(b.CompletedAt) > m.config().Retention {
+	if !ok || !b.Status.Terminal() || !m.owns(caller, b) || m.steady().Sub(b.CompletedAt) > m.config().Retention {
 		return Branch{}, false, err
 	}
 	return b, true, nil

@@ -350,3 +350,65 @@ func TestLog(t *testing.T) {
 		t.Errorf("the log is\n%s", log.String())
 	}
 }
+
+// The time left is that of the manager's clock, which may differ from the machine's.
+func TestTimeLeft(t *testing.T) {
+	clock := newManual()
+	m, _ := open(t, roomy(), folding.Options{Now: clock.now})
+	b := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 60})
+	clock.advance(20 * time.Second)
+	if left := m.TimeLeft(b.ID); left != 40*time.Second {
+		t.Errorf("%v are left of 60 s after 20 s", left)
+	}
+}
+
+// A step of the clock ends no branch, old or new, whichever time turns out to be right. Ended branches stay known.
+func TestBranchesDuringAStep(t *testing.T) {
+	for _, step := range []time.Duration{40 * 24 * time.Hour, -40 * 24 * time.Hour} {
+		for _, right := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				var off, counts time.Duration // of the clock of the machine; of it what the steady clock has taken over
+				steady := func() time.Time { return time.Now().Add(counts) }
+				m, _ := open(t, roomy(), folding.Options{Steady: steady, Now: func() time.Time { return time.Now().Add(max(off, counts)) }})
+				ended := create(t, m, alice, folding.CreateRequest{}).ID
+				if _, err := m.Return(ctx, alice, ended, ""); err != nil {
+					t.Fatal(err)
+				}
+				old := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 600})
+				time.Sleep(time.Minute)
+				off = step
+				young := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 600})
+				below := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 60, ParentID: old.ID})
+				time.Sleep(40 * time.Second) // the loop looks
+				for _, b := range []folding.Branch{old, young, below} {
+					if got := status(t, m, alice, b.ID); got.Status != folding.StatusActive {
+						t.Errorf("a step of %v: %s, %s", step, got.Status, got.Reason)
+					}
+				}
+				if left := m.TimeLeft(young.ID); left != 560*time.Second {
+					t.Errorf("a step of %v: %v are left of 10 minutes after 40 s", step, left)
+				}
+				if right {
+					counts = step
+				} else {
+					off = 0
+				}
+				if got := status(t, m, alice, young.ID); got.Status != folding.StatusActive && (step > 0 || !right) {
+					t.Errorf("a step of %v, right is %t: %s, %s", step, right, got.Status, got.Reason)
+				}
+				if _, found, err := m.Status(ctx, alice, folding.StatusRequest{BranchID: ended}); err != nil || !found && !right {
+					t.Errorf("a step of %v: the ended branch: %t, %v", step, found, err)
+				}
+				time.Sleep(600 * time.Second)
+				for _, b := range []folding.Branch{old, young} {
+					if right && step > 0 && b.ID == old.ID { // it is known no longer
+						continue
+					}
+					if got := status(t, m, alice, b.ID); got.Status != folding.StatusTimeout {
+						t.Errorf("a step of %v, right is %t: after its time %s", step, right, got.Status)
+					}
+				}
+			})
+		}
+	}
+}

@@ -27,9 +27,9 @@ type Options struct {
 	Count func(string) int
 	// Scrub removes secrets from a text. If it fails or panics, the text is withheld.
 	Scrub func(context.Context, string) (string, error)
-	// Now is the clock; nil means time.Now. Every operation compares deadlines with it. A timer
-	// only ensures that unused branches end, too.
-	Now func() time.Time
+	// Now is the clock; nil means time.Now. Steady is one that does not jump, for deadlines and ages; nil means Now.
+	// Every operation compares deadlines with it. A timer only ensures that unused branches end, too.
+	Now, Steady func() time.Time
 	// OnEvent receives the events of branches, one at a time and in order. It returns before the
 	// operation that caused the event does. It must not call the Manager, which may be waiting
 	// for it.
@@ -149,6 +149,9 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.Steady == nil {
+		opts.Steady = opts.Now
+	}
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	telemetry, err := newTelemetry(opts.Meters, opts.Traces)
 	if err != nil {
@@ -238,8 +241,8 @@ func (m *Manager) expiryLoop() {
 		case <-timer.C:
 		}
 		m.mu.Lock()
-		now := m.now()
-		sleep := maxSleep
+		m.now()
+		now, sleep := m.steady(), maxSleep
 		if !m.next.IsZero() {
 			sleep = min(sleep, m.next.Sub(now), m.until-time.Since(m.began))
 		}
@@ -326,13 +329,35 @@ func (m *Manager) now() time.Time {
 // clock returns the time with the precision of the repository.
 func (m *Manager) clock() time.Time { return m.opts.Now().UTC().Truncate(time.Microsecond) }
 
+// steady is clock for deadlines and ages.
+func (m *Manager) steady() time.Time { return m.opts.Steady().UTC().Truncate(time.Microsecond) }
+
+// TimeLeft returns the time until an active branch ends, 0 for another.
+func (m *Manager) TimeLeft(id string) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.live[id]; b != nil {
+		return max(m.left(b), 0)
+	}
+	return 0
+}
+
+// left returns the time until the deadline of b. m.mu is held.
+func (m *Manager) left(b *branch) time.Duration {
+	return min(b.ExpiresAt.Sub(m.steady()), b.until-time.Since(m.began))
+}
+
 // add makes rec a live branch. m.mu is held.
 func (m *Manager) add(rec Branch, balance *budget.Balance, parent *branch, quota sessionKey, thread string) *branch {
 	m.seq++
+	left, whole := rec.ExpiresAt.Sub(m.steady()), rec.ExpiresAt.Sub(rec.CreatedAt)
+	if whole > 0 { // else the clock jumped in the time of the parent
+		left = min(left, whole)
+	}
 	b := &branch{
 		Branch: rec, seq: m.seq, parent: parent, balance: balance, quota: quota, thread: thread,
 		children: map[*branch]struct{}{}, leases: map[*Lease]struct{}{}, freed: make(chan struct{}),
-		until: time.Since(m.began) + min(rec.ExpiresAt.Sub(m.clock()), rec.ExpiresAt.Sub(rec.CreatedAt)),
+		until: time.Since(m.began) + left,
 	}
 	m.live[b.ID] = b
 	if parent != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
@@ -60,5 +61,15 @@ func TestBranchRecordsForget(t *testing.T) {
 	end(forced) // late
 	if n := len(r.open); n > 0 {
 		t.Errorf("%d entries are left", n)
+	}
+}
+
+// A branch whose end was recorded and not stored ended by its deadline, whatever the clock says now.
+func TestEndOfAKilledBranch(t *testing.T) {
+	b := folding.Branch{ExpiresAt: time.Now().Add(-time.Hour)}
+	for _, reason := range []string{folding.ReasonTimeout, folding.ReasonBudgetExhausted, ""} {
+		if got := endedAs(b, reason); !got.CompletedAt.Equal(b.ExpiresAt) {
+			t.Errorf("%q: it ended at %v, after its deadline at %v", reason, got.CompletedAt, b.ExpiresAt)
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 func limitStore(t *testing.T) limits.Store {
 	t.Helper()
-	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler))
+	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,6 +103,9 @@ func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u
 // forced end: its message reached no agent and may be given again.
 func endedAs(b folding.Branch, reason string) folding.Branch {
 	b.Status, b.Reason, b.CompletedAt = folding.StatusFailed, reason, time.Now().UTC().Truncate(time.Microsecond)
+	if b.ExpiresAt.Before(b.CompletedAt) { // the clock may be wrong
+		b.CompletedAt = b.ExpiresAt
+	}
 	switch reason {
 	case folding.ReasonTimeout:
 		b.Status, b.CompletedAt = folding.StatusTimeout, b.ExpiresAt

@@ -122,7 +122,7 @@ func TestStatusOf(t *testing.T) {
 // A call that is over before its step could be kept is refused for that, and not
 // as if the store had a fault.
 func TestStepOfACallThatIsOver(t *testing.T) {
-	engine, err := workflow.Open(filepath.Join(t.TempDir(), "workflows.db"), time.Now)
+	engine, err := workflow.Open(filepath.Join(t.TempDir(), "workflows.db"), time.Now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 func TestExpiredAfterARestart(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	open := func() *workflow.Engine {
-		engine, err := workflow.Open(filepath.Join(dir, "workflows.db"), func() time.Time { return now })
+		engine, err := workflow.Open(filepath.Join(dir, "workflows.db"), func() time.Time { return now }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -114,7 +114,7 @@ func Check(ctx context.Context, cfg config.Config, as interceptor.Identity, wait
 
 // tryStore takes nothing from the store of the limits, as each call takes something.
 func tryStore(ctx context.Context, cfg config.Config) error {
-	store, err := engine.OpenLimitStore(cfg, slog.New(slog.DiscardHandler)) // it is Redis
+	store, err := engine.OpenLimitStore(cfg, slog.New(slog.DiscardHandler), nil) // it is Redis
 	if err != nil {
 		return err
 	}

@@ -123,7 +123,7 @@ func limitsAndStore(c config.Config, log, lost *slog.Logger) (*limits.Limits, li
 	if len(c.Budgets.Limits) == 0 {
 		return nil, nil, errNoLimits
 	}
-	store, err := engine.OpenLimitStore(c, lost)
+	store, err := engine.OpenLimitStore(c, lost, nil)
 	if err != nil {
 		return nil, nil, err
 	}

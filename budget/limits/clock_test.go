@@ -45,7 +45,7 @@ func eachClock(t *testing.T, test func(t *testing.T, c *clock, open func(name st
 		t.Parallel()
 		c, dir := &clock{}, t.TempDir()
 		test(t, c, func(name string) Store {
-			s, err := openSQLite(filepath.Join(dir, name), slog.New(slog.DiscardHandler), c.now)
+			s, err := openSQLite(filepath.Join(dir, name), slog.New(slog.DiscardHandler), c.now, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -460,5 +460,37 @@ func TestRoomInARollingWindow(t *testing.T) {
 	all := c.now().Add(time.Hour + 150*time.Second).Truncate(150 * time.Second)
 	if _, tightest, err := s.Take(t.Context(), 5000); err != nil || tightest == nil || !tightest.Reset.Equal(all) {
 		t.Errorf("Take of more than there ever is = %v, %v, want a reset at %v", tightest, err, all)
+	}
+}
+
+// A clock that is ahead for days deletes no count, if the steady clock is not.
+func TestCountsOutliveAStep(t *testing.T) {
+	c := &clock{t: time.Date(2026, 11, 29, 6, 0, 0, 0, time.UTC)}
+	right := c.now()
+	store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), c.now, func() time.Time { return right })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	l := onStore(t, []Limit{{Name: "day", Per: PerAll, Calls: 5, Window: window(t, "1d")}, {Name: "roll", Per: PerAll, Calls: 9, Window: window(t, "rolling 1h")}}, store, Options{Now: c.now})
+	spend := func() (n int) {
+		for ; n < 100; n++ {
+			if _, err := l.Begin(t.Context(), Use{}, 1); err != nil {
+				return n
+			}
+		}
+		return n
+	}
+	if n := spend(); n != 5 {
+		t.Fatalf("%d calls", n)
+	}
+	for _, step := range []time.Duration{3 * 24 * time.Hour, 12 * 365 * 24 * time.Hour} {
+		c.set(right.Add(step))
+		spend()
+		store.(*file).tidy(t.Context())
+	}
+	c.set(right)
+	if n := spend(); n != 0 {
+		t.Errorf("%d more calls once the clock is right", n)
 	}
 }

@@ -18,7 +18,7 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	store, err := limits.OpenSQLite(filepath.Join(dir, "budgets.db"), slog.New(slog.DiscardHandler))
+	store, err := limits.OpenSQLite(filepath.Join(dir, "budgets.db"), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -77,7 +77,7 @@ func newLimits(t *testing.T, o Options, all ...Limit) *Limits {
 	if now == nil {
 		now = time.Now
 	}
-	store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), now)
+	store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

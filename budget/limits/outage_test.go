@@ -56,7 +56,7 @@ func outages() []outage {
 		}},
 		{"locked sqlite", func(t *testing.T) (Store, func(), func()) {
 			path := filepath.Join(t.TempDir(), "budgets.db")
-			s, err := OpenSQLite(path, slog.New(slog.DiscardHandler))
+			s, err := OpenSQLite(path, slog.New(slog.DiscardHandler), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,7 +253,7 @@ func TestLostAnswers(t *testing.T) {
 func TestReplacedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budgets.db")
 	of := func(path string) Store {
-		s, err := OpenSQLite(path, slog.New(slog.DiscardHandler))
+		s, err := OpenSQLite(path, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -377,7 +377,7 @@ func TestBusyConnection(t *testing.T) {
 	})
 	const takes = 20
 	for range takes {
-		s, err := OpenSQLite(path, slog.New(slog.DiscardHandler))
+		s, err := OpenSQLite(path, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func openAt(place string) (Store, error) {
 	if strings.Contains(place, "://") {
 		return OpenRedis(place, "test")
 	}
-	return OpenSQLite(place, slog.New(slog.DiscardHandler))
+	return OpenSQLite(place, slog.New(slog.DiscardHandler), nil)
 }
 
 // eachPlace runs a test with each kind of store, at a new place.

@@ -367,7 +367,7 @@ func TestReserveFileFails(t *testing.T) {
 
 // Accounts beyond the slots, and those that need more room than a slot has, work without.
 func TestReserveFileIsFull(t *testing.T) {
-	store, err := OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler))
+	store, err := OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

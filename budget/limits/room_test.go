@@ -54,7 +54,7 @@ func TestReserveFileOfAnotherStore(t *testing.T) {
 		return l
 	}
 	open := func(name string) Store {
-		store, err := OpenSQLite(filepath.Join(dir, name), slog.New(slog.DiscardHandler))
+		store, err := OpenSQLite(filepath.Join(dir, name), slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,10 +50,11 @@ const (
 
 // file is the SQLite [Store]. Operations that wait at the same time share a transaction.
 type file struct {
-	path string
-	log  *slog.Logger
-	now  func() time.Time
-	most int // counters
+	path   string
+	log    *slog.Logger
+	now    func() time.Time
+	steady func() time.Time // see OpenSQLite
+	most   int              // counters
 
 	mu      sync.Mutex // guards the fields below
 	db      *sql.DB
@@ -112,11 +113,17 @@ type request struct {
 // OpenSQLite opens or creates a store in a file, in a directory that it creates for its owner only.
 // Processes of one machine can share it. Operations survive the death of a process. A power failure
 // can lose the newest ones. If the file is removed or replaced while it is open, the store counts on
-// with what is there, and says so in the log.
-func OpenSQLite(path string, log *slog.Logger) (Store, error) { return openSQLite(path, log, time.Now) }
+// with what is there, and says so in the log. Counts are deleted once they are old by the clock of the machine and by
+// steady, which does not jump; nil is the former.
+func OpenSQLite(path string, log *slog.Logger, steady func() time.Time) (Store, error) {
+	return openSQLite(path, log, time.Now, steady)
+}
 
-func openSQLite(path string, log *slog.Logger, now func() time.Time) (Store, error) {
-	f := &file{path: path, log: log, now: now, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
+func openSQLite(path string, log *slog.Logger, now, steady func() time.Time) (Store, error) {
+	if steady == nil {
+		steady = now
+	}
+	f := &file{path: path, log: log, now: now, steady: steady, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
 	if err := f.open(context.Background()); err != nil {
 		return nil, f.diagnose(err)
 	}
@@ -473,7 +480,7 @@ func (f *file) remember(ctx context.Context, id string, a Answer) error {
 	if place, n, ok := place(id); ok {
 		s, err := f.stmt(ctx, keepPlace, 1)
 		if err == nil {
-			_, err = s.ExecContext(ctx, place, n, a.taken.Tokens, a.taken.Calls, time.Now().Unix())
+			_, err = s.ExecContext(ctx, place, n, a.taken.Tokens, a.taken.Calls, f.now().Unix())
 		}
 		if err != nil {
 			return err
@@ -498,7 +505,7 @@ func (f *file) tidy(ctx context.Context) {
 	// A part of a rolling window stops counting keep before it expires. Short windows would have too
 	// many parts until then: one is deleted when it has not counted for as long as it has counted.
 	const old = "DELETE FROM counters WHERE bucket > 0 AND expires - ?1 > bucket AND expires - ?1 + min(expires - ?1 - bucket, ?1) < ?2"
-	now := f.now().Unix()
+	now := min(f.now().Unix(), f.steady().Unix())
 	_ = sqlitedb.Update(ctx, f.conn, func(tx *sql.Tx) (err error) {
 		exec := func(query string, args ...any) {
 			if err == nil {
@@ -506,7 +513,7 @@ func (f *file) tidy(ctx context.Context) {
 			}
 		}
 		exec(first+"?)", now, maxExpired)
-		exec("DELETE FROM places WHERE at < ?", time.Now().Add(-2*rememberOps).Unix())
+		exec("DELETE FROM places WHERE at < ?", now-int64(2*rememberOps/time.Second))
 		exec(old, keep, now)
 		exec(first+"max((SELECT count(*) FROM counters) - ?, 0))", int64(math.MaxInt64), f.most)
 		return err

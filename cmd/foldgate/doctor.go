@@ -30,6 +30,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/hosts"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
+	"github.com/foldgate/foldgate/internal/steadyclock"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -734,6 +735,11 @@ func (d *doctor) clock(ctx context.Context, usable bool, newest time.Time) {
 	now := time.Now()
 	if ahead := newest.Sub(now); ahead > maxSkew {
 		d.add(levelFault, "clock", remedy, "it says %s, and the trace has a record that is %s newer", now.Format(time.RFC3339), ahead.Round(time.Second))
+		return
+	}
+	steady := steadyclock.Open(filepath.Join(d.cfg.StatePath(), steadyclock.File), time.Time{}, slog.New(slog.DiscardHandler))
+	if off := now.Sub(steady.Now()).Round(time.Second); off.Abs() > maxSkew {
+		d.add(levelWarn, "clock", "if that is wrong, "+remedy+"; else there is nothing to do", "it says %s, %s off what foldgate expects by the time that has passed: what ends or is deleted by its age goes by the latter until the clock has run on for a day", now.Format(time.RFC3339), off)
 		return
 	}
 	keys := d.cfg.UpstreamKeys()

@@ -11,7 +11,7 @@ import (
 // step, from Plan to End, in a store with a thousand other workflows.
 func BenchmarkCall(b *testing.B) {
 	rules, _ := Compile([]Spec{spec(nil)})
-	e, err := Open(filepath.Join(b.TempDir(), "workflows.db"), time.Now)
+	e, err := Open(filepath.Join(b.TempDir(), "workflows.db"), time.Now, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -61,20 +61,24 @@ var (
 // of one gateway is valid at the others. An Engine is safe for concurrent use. The end of the
 // process loses no change.
 type Engine struct {
-	db  *sql.DB
-	now func() time.Time
+	db     *sql.DB
+	now    func() time.Time
+	steady func() time.Time // does not jump; for the expiry
 }
 
 // Open opens or creates the file at path, readable by its owner only, in a directory that exists.
-// Close the Engine to release it.
-func Open(path string, now func() time.Time) (*Engine, error) {
+// Close the Engine to release it. What expires does so by steady, a clock that does not jump; nil means now.
+func Open(path string, now, steady func() time.Time) (*Engine, error) {
+	if steady == nil {
+		steady = now
+	}
 	const flow = 0x666c6f77 // "flow"
 	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: flow})
 	if err != nil {
 		return nil, sqlitedb.Explain(err, "database of workflows", path, "to start without any")
 	}
 	db.SetMaxOpenConns(4)
-	return &Engine{db: db, now: now}, nil
+	return &Engine{db: db, now: now, steady: steady}, nil
 }
 
 // Close releases the file.
@@ -129,7 +133,7 @@ func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 	s := &Step{Name: r.Rule.Step, Evidence: None, Status: Working, request: r}
 	doc := decode(map[string][]byte{"arguments": r.Arguments})
 	s.joins = namedValues(r.Rule.join, doc)
-	at, err := e.resolve(ctx, s, now.UnixMicro())
+	at, err := e.resolve(ctx, s, e.steady().UnixMicro())
 	if err != nil {
 		return nil, err
 	}
@@ -467,11 +471,11 @@ const (
 // Expire ends workflows that are past their TTL, a few at a time, and deletes ended ones a day
 // after that. Each workflow that it ends is returned once, to one of the processes.
 func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
-	if roots, err := due(ctx, e.db, e.now()); err != nil || len(roots) == 0 {
+	if roots, err := due(ctx, e.db, e.steady()); err != nil || len(roots) == 0 {
 		return nil, err // the usual case, without a write
 	}
 	err = sqlitedb.Update(ctx, e.db, func(tx *sql.Tx) error {
-		roots, err := due(ctx, tx, e.now())
+		roots, err := due(ctx, tx, e.steady())
 		for _, root := range roots {
 			statement := "DELETE FROM nodes WHERE root = ?"
 			if !root.closed {

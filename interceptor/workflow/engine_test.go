@@ -52,7 +52,7 @@ func newBench(t *testing.T, change func(*Spec), more ...Spec) *bench {
 		t.Fatal(faults)
 	}
 	b := &bench{t: t, rules: rules, now: time.Unix(1_800_000_000, 0), path: filepath.Join(t.TempDir(), "workflows.db")}
-	e, err := Open(b.path, func() time.Time { return b.now })
+	e, err := Open(b.path, func() time.Time { return b.now }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestForeignIDs(t *testing.T) {
 func TestOneStepForManyCalls(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["x"]`)
-	second, err := Open(b.path, b.e.now)
+	second, err := Open(b.path, b.e.now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

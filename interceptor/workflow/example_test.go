@@ -28,7 +28,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	e, err := workflow.Open(filepath.Join(dir, "workflows.db"), time.Now)
+	e, err := workflow.Open(filepath.Join(dir, "workflows.db"), time.Now, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestOpenFaults(t *testing.T) {
 		"newer":             {"PRAGMA application_id = 1718382455; PRAGMA user_version = 99; CREATE TABLE t (a)", "newer"},
 	} {
 		path := filepath.Join(dir, strings.ReplaceAll(name, "'", ""))
-		s, err := Open(path, time.Now)
+		s, err := Open(path, time.Now, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,7 +27,7 @@ func TestOpenFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Close()
-		if _, err := Open(path, time.Now); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
+		if _, err := Open(path, time.Now, nil); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want %q and the path", name, err, tc.want)
 		}
 	}
@@ -35,10 +35,10 @@ func TestOpenFaults(t *testing.T) {
 	if err := os.WriteFile(garbage, []byte(strings.Repeat("no database ", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(garbage, time.Now); err == nil {
+	if _, err := Open(garbage, time.Now, nil); err == nil {
 		t.Error("a file that is no database was opened")
 	}
-	if _, err := Open(filepath.Join(dir, "missing", "w.db"), time.Now); err == nil {
+	if _, err := Open(filepath.Join(dir, "missing", "w.db"), time.Now, nil); err == nil {
 		t.Error("a file in no directory was made")
 	}
 }

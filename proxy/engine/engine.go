@@ -31,6 +31,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/replicaid"
+	"github.com/foldgate/foldgate/internal/steadyclock"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -71,6 +72,7 @@ type Engine struct {
 	Scrubber   *scrub.Scrubber
 	Boundary   *interceptor.Boundary
 	Dir        string // the state directory of this process
+	clock      *steadyclock.Clock
 	Replica    string // the name of this process among replicas, "" if it is not one
 	Journal    *trace.Journal
 	Recorder   *interceptor.Recorder
@@ -110,9 +112,10 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 	if !e.Features.Has(Meter | Fold | Trace) {
 		return nil
 	}
-	if e.Journal, e.Dir, err = openState(*cfg, cfg.Listen == "", e.Log); err != nil {
+	if e.Journal, e.clock, e.Dir, err = openState(*cfg, cfg.Listen == "", e.Log); err != nil {
 		return err
 	}
+	e.clock.Keep()
 	if cfg.Replicated() {
 		if e.Replica, err = replicaName(e.Dir); err != nil {
 			return fmt.Errorf("state_dir: %w", writable(err))
@@ -137,7 +140,7 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 	warnLost(e.Log, branches, branches+".progress", "branches", restore)
 	if e.Results, err = results.Open(stored, results.Config{
 		Quota: int64(cfg.Results.QuotaMB) << 20, TTL: time.Duration(cfg.Results.TTLHours) * time.Hour,
-		Strict: cfg.Folding.SessionValidation == folding.ValidationStrict, Replica: e.Replica,
+		Strict: cfg.Folding.SessionValidation == folding.ValidationStrict, Replica: e.Replica, Now: e.clock.Stamp, Steady: e.clock.Now,
 	}); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
@@ -188,7 +191,7 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 		return nil, nil
 	}
 	if e.limitStore == nil { // before the file of the reserves, which is the sign of an earlier store
-		if e.limitStore, err = OpenLimitStore(e.Start, e.Log); err != nil {
+		if e.limitStore, err = OpenLimitStore(e.Start, e.Log, e.clock.Now); err != nil {
 			return nil, err
 		}
 	}
@@ -217,8 +220,8 @@ func storeName(c *config.Config) string {
 }
 
 // OpenLimitStore opens the store in which the limits of a configuration count. The log gets a warning
-// if the counts of an earlier start are lost.
-func OpenLimitStore(c config.Config, log *slog.Logger) (limits.Store, error) {
+// if the counts of an earlier start are lost. steady is as of [limits.OpenSQLite].
+func OpenLimitStore(c config.Config, log *slog.Logger, steady func() time.Time) (limits.Store, error) {
 	if c.Store.URL != "" {
 		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
 	}
@@ -226,7 +229,7 @@ func OpenLimitStore(c config.Config, log *slog.Logger) (limits.Store, error) {
 	if limits.ReserveFileIsOf(reserves, storeName(&c)) { // with Redis, foldgate makes no such database
 		warnLost(log, file, reserves, "counts of limits", `run "foldgate budgets rebuild"`)
 	}
-	store, err := limits.OpenSQLite(file, log)
+	store, err := limits.OpenSQLite(file, log, steady)
 	if err != nil {
 		err = fmt.Errorf("state_dir: %w", err)
 	}
@@ -250,7 +253,7 @@ func (e *Engine) openBranches(lifetime context.Context, repo folding.Repository)
 	}
 	e.Branches, err = folding.Open(lifetime, cfg.Folding, folding.Options{
 		Repository: repo, Count: e.Counter.Count, OnEvent: e.Records.Event, Log: e.Log, Meters: e.Meters, Traces: e.Traces,
-		Principals: cfg.PrincipalCount(), Replica: e.Replica,
+		Principals: cfg.PrincipalCount(), Replica: e.Replica, Now: e.clock.Stamp, Steady: e.clock.Now,
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := e.Scrubber.Text(ctx, text)
 			return clean, err
@@ -265,7 +268,7 @@ func (e *Engine) openWorkflows(lifetime context.Context) error {
 	if len(e.Start.Workflows) == 0 {
 		return nil
 	}
-	engine, err := workflow.Open(filepath.Join(e.Start.StatePath(), "workflows.db"), time.Now)
+	engine, err := workflow.Open(filepath.Join(e.Start.StatePath(), "workflows.db"), e.clock.Stamp, e.clock.Now)
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
@@ -285,30 +288,31 @@ const lockWait = 2 * time.Second
 // openState opens the journal, and with it takes a state directory, which it returns. Hosts start a
 // stdio server as often as they like, so a second process on the same configuration gets a directory
 // of its own below the first, if several may run. A second HTTP server is a mistake, and the error says so.
-func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journal, dir string, err error) {
+func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journal, clock *steadyclock.Clock, dir string, err error) {
 	t, root := c.Trace, c.StatePath()
 	for n := 1; n <= maxInstances; n++ {
 		dir = config.InstanceDir(root, n)
 		_, isNew := os.Stat(root)
 		if err = os.MkdirAll(dir, 0o700); err != nil {
-			return nil, "", fmt.Errorf("state_dir: %w", writable(err))
+			return nil, nil, "", fmt.Errorf("state_dir: %w", writable(err))
 		}
 		if isNew != nil { // it is often made in somebody's repository, and holds what servers have sent
 			if err = os.WriteFile(filepath.Join(root, ".gitignore"), []byte("*\n"), 0o600); err != nil {
-				return nil, "", fmt.Errorf("state_dir: %w", writable(err))
+				return nil, nil, "", fmt.Errorf("state_dir: %w", writable(err))
 			}
 		}
 		if err = cmp.Or(regularFiles(root), regularFiles(dir)); err != nil {
-			return nil, "", fmt.Errorf("state_dir: %w", err)
+			return nil, nil, "", fmt.Errorf("state_dir: %w", err)
 		}
 		if records, _ := filepath.Glob(filepath.Join(dir, "trace", "*.json*")); len(records) == 0 { // else the journal knows what is missing
 			warnLost(log, filepath.Join(dir, "trace", "head.json"), filepath.Join(dir, "foldgate.db"), "records", restore)
 		}
+		clock = openClock(dir, log)
 		for began := time.Now(); ; time.Sleep(lockWait / 40) {
 			j, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 				Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
 				RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles,
-				RetainAge: time.Duration(t.RetainDays) * 24 * time.Hour, Log: log,
+				RetainAge: time.Duration(t.RetainDays) * 24 * time.Hour, Steady: clock.Now, Log: log,
 			})
 			if several || !errors.Is(err, trace.ErrInUse) || time.Since(began) > lockWait {
 				break
@@ -319,12 +323,22 @@ func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journa
 		}
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("trace: %w", writable(err))
+		return nil, nil, "", fmt.Errorf("trace: %w", writable(err))
 	}
 	if dir != root {
 		log.Info("another gateway uses the state directory, so this one has its own; their branches are not shared", "state_dir", root, "own", dir)
 	}
-	return j, dir, nil
+	return j, clock, dir, nil
+}
+
+// openClock opens the clock for what ends or is deleted by age. Without its file the machine's clock was right when the
+// last record was written.
+func openClock(dir string, log *slog.Logger) *steadyclock.Clock {
+	var known time.Time
+	if info, err := os.Stat(filepath.Join(dir, "trace", "head.json")); err == nil {
+		known = info.ModTime()
+	}
+	return steadyclock.Open(filepath.Join(dir, steadyclock.File), known, log)
 }
 
 // Record writes records of a command to the trace of a configuration: if gateways run, to one of its own.
@@ -334,7 +348,7 @@ func Record(c config.Config, write func(*interceptor.Recorder)) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler) // the error says it
-	j, _, err := openState(c, true, log)
+	j, _, _, err := openState(c, true, log)
 	if err != nil {
 		return err
 	}
@@ -435,6 +449,7 @@ func (e *Engine) close(ctx context.Context, branches func(*folding.Manager, cont
 		e.Recorder.Flush()
 	}
 	if e.Journal != nil {
+		e.clock.Close() // while the journal's lock is held
 		errs = append(errs, e.Journal.Close())
 	}
 	return errors.Join(errs...)

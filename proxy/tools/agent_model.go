@@ -18,7 +18,7 @@ import (
 func (a *agent) Left() (line, why string, err error) {
 	b, err := a.t.Branches.Resolve(a.caller(), a.branch.ID)
 	if err == nil {
-		left := time.Until(b.ExpiresAt).Round(time.Second)
+		left := a.t.Branches.TimeLeft(b.ID).Round(time.Second)
 		return fmt.Sprintf("%d of %d tokens, %.0f s", b.BudgetTotal-b.BudgetUsed, b.BudgetTotal, max(left.Seconds(), 0)), "", nil
 	}
 	switch b.Reason {

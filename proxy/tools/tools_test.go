@@ -355,7 +355,7 @@ func TestPayGivesBack(t *testing.T) {
 	if err := one.Window.UnmarshalText([]byte("1d")); err != nil {
 		t.Fatal(err)
 	}
-	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler))
+	store, err := limits.OpenSQLite(filepath.Join(t.TempDir(), "budgets.db"), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func TestNotificationFlood(t *testing.T) {
 func TestStateFilesThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"upstreams.json", "pins.json", "pins.json.lock", "foldgate.db", "foldgate.db.lock", "foldgate.db-wal", "foldgate.db-shm", "results.db", "results.db-journal", "workflows.db",
+		"clock.json", "upstreams.json", "pins.json", "pins.json.lock", "foldgate.db", "foldgate.db.lock", "foldgate.db-wal", "foldgate.db-shm", "results.db", "results.db-journal", "workflows.db",
 		"trace/head.json", "trace/head.json.tmp", "trace/lock", "trace/trace-000000000000001.jsonl", "trace/trace-000000000000009.jsonl", "trace/index.sqlite",
 	} {
 		for kind, put := range map[string]func(file string) error{
