@@ -3,7 +3,9 @@ package interceptor
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,5 +73,47 @@ func TestEndOfAKilledBranch(t *testing.T) {
 		if got := endedAs(b, reason); !got.CompletedAt.Equal(b.ExpiresAt) {
 			t.Errorf("%q: it ended at %v, after its deadline at %v", reason, got.CompletedAt, b.ExpiresAt)
 		}
+	}
+}
+
+// A request of before the clock was set forward gets its response after a crash.
+func TestLostCallBeforeAStep(t *testing.T) {
+	start := time.Now()
+	now := start
+	live, image := filepath.Join(t.TempDir(), "trace"), filepath.Join(t.TempDir(), "trace")
+	j, err := trace.Open(live, trace.Options{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	for _, r := range []*trace.Record{{From: "host", Kind: "mcp/request:tools/call"}, {From: "foldgate", Kind: trace.KindConfig}} {
+		if err := j.Append(r); err != nil {
+			t.Fatal(err)
+		}
+		now = start.AddDate(12, 0, 0)
+	}
+	if err := os.CopyFS(image, os.DirFS(live)); err != nil {
+		t.Fatal(err)
+	}
+	killed, err := trace.Open(image, trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer killed.Close()
+	repo, err := folding.OpenSQLite(filepath.Join(t.TempDir(), "foldgate.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer repo.Close()
+	r := &BranchRecords{Recorder: &Recorder{Journal: killed, Log: slog.New(slog.DiscardHandler)}}
+	if _, err := r.Reconcile(t.Context(), repo, 10*time.Minute, start.Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(image, "*.jsonl"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if text, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(text), `"kind":"mcp/response:tools/call"`) {
+		t.Errorf("no response, %v:\n%s", err, text)
 	}
 }

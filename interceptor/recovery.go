@@ -23,8 +23,9 @@ import (
 // branches active, it only finds the records of these branches.
 //
 // It must run before the manager takes over the active branches, none of which is older than
-// maxAge. If this process ends before the journal is settled, the next start does it again.
-func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
+// maxAge. known is a time in the last minutes of the process before, by a clock that does not jump; zero if it is
+// unknown. If this process ends before the journal is settled, the next start does it again.
+func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, maxAge time.Duration, known time.Time) (lostSteps []string, err error) {
 	to, interrupted := r.Recorder.Journal.Interrupted()
 	active, err := repo.Active(ctx)
 	if err != nil || !interrupted && len(active) == 0 {
@@ -32,6 +33,9 @@ func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, 
 	}
 	// Unfinished calls and branches began no longer ago than a branch may live. Branches that a process took over
 	// can be older: it recorded the status of each.
+	if !known.IsZero() && known.Before(to) { // else the clock was set forward behind what they began with
+		to = known
+	}
 	since := to.Add(-maxAge - time.Minute)
 	if !interrupted {
 		since = active[0].CreatedAt

@@ -248,7 +248,7 @@ func FoldPolicy(c *config.Config) interceptor.FoldPolicy {
 func (e *Engine) openBranches(lifetime context.Context, repo folding.Repository) (err error) {
 	cfg := &e.Start
 	maxAge := time.Duration(cfg.Folding.MaxTimeoutSeconds) * time.Second
-	if e.lostSteps, err = e.Records.Reconcile(lifetime, repo, maxAge); err != nil {
+	if e.lostSteps, err = e.Records.Reconcile(lifetime, repo, maxAge, e.clock.Known()); err != nil {
 		return err
 	}
 	e.Branches, err = folding.Open(lifetime, cfg.Folding, folding.Options{
