@@ -738,7 +738,7 @@ func (d *doctor) clock(ctx context.Context, usable bool, newest time.Time) {
 		return
 	}
 	steady := steadyclock.Open(filepath.Join(d.cfg.StatePath(), steadyclock.File), time.Time{}, slog.New(slog.DiscardHandler))
-	if off := now.Sub(steady.Now()).Round(time.Second); off.Abs() > maxSkew {
+	if off := steady.Step().Round(time.Second); off.Abs() > maxSkew {
 		d.add(levelWarn, "clock", "if that is wrong, "+remedy+"; else there is nothing to do", "it says %s, %s off what foldgate expects by the time that has passed: what ends or is deleted by its age goes by the latter until the clock has run on for a day", now.Format(time.RFC3339), off)
 		return
 	}

@@ -306,7 +306,7 @@ var ailments = []struct {
 		p.record(r)
 	}, levelFault, "clock", `the trace has a record that is (59m|1h)`, `set the clock`},
 	{"clock that jumped", func(p *patient) {
-		p.write(filepath.Join(p.state, "clock.json"), `{"wall":"2026-01-01T00:00:00Z","time":"2026-01-01T00:00:00Z","boot":"another","passed":1}`)
+		p.write(filepath.Join(p.state, "clock.json"), `{"wall":"2099-01-01T00:00:00Z","time":"2099-01-01T00:00:00Z","boot":"another","passed":1}`)
 	}, levelWarn, "clock", `off what foldgate expects by the time that has passed`, `if that is wrong, set the clock`},
 	{"clock unlike a server's", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(1, -2*time.Hour) + "'}}") }, levelWarn, "clock", `it is 2h0m0?\d?s ahead of that of a`, `set the clock`},
 

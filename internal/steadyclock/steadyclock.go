@@ -3,6 +3,7 @@
 package steadyclock
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -55,6 +56,7 @@ type state struct {
 	Boot   string        `json:"boot,omitempty"`
 	Passed time.Duration `json:"passed"`           // since the machine was started
 	Lasted time.Duration `json:"lasted,omitempty"` // since the last step; 0 if Time is Wall
+	Idle   bool          `json:"idle,omitempty"`   // the step may be a long time in which no process looked
 }
 
 // Open returns the Clock that the file at path describes. If there is no such file, the wall clock showed the time
@@ -99,6 +101,18 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
+// Step returns by how much the clock of the machine was set, as long as that does not count. It returns 0 if it may as
+// well be right: if the step is ahead, and no process has looked for over a day.
+func (c *Clock) Step() time.Duration {
+	now, wall := c.both()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state.Idle {
+		return 0
+	}
+	return wall.Sub(now)
+}
+
 // Known returns the time at which the process before stored its file, in its last ten minutes; zero without one.
 func (c *Clock) Known() time.Time { return c.known }
 
@@ -125,7 +139,7 @@ func (c *Clock) both() (now, wall time.Time) {
 
 // look brings the state up to date, so much time after the machine was started. c.mu is held, or c is new.
 func (c *Clock) look(at time.Duration) {
-	was, passed := c.state, at-c.state.Passed
+	was, passed, first := c.state, at-c.state.Passed, c.seen.IsZero()
 	c.seen = c.wall()
 	now := c.seen.Round(0)
 	c.state = state{Wall: now, Time: was.Time.Add(passed), Boot: c.boot, Passed: at}
@@ -137,14 +151,18 @@ func (c *Clock) look(at time.Duration) {
 			c.log.Info("the clock of the machine shows again what it should after its step")
 		}
 	case step.Abs() > slack || was.Lasted == 0:
-		c.state.Lasted = 1
-		c.log.Warn("the clock of the machine was set, or foldgate stood still for over a day: until it has run on for a day, nothing ends or is deleted sooner or later for that",
+		c.state.Lasted, c.state.Idle = 1, first && off > 0
+		level, what := slog.LevelWarn, "the clock of the machine was set"
+		if c.state.Idle {
+			level, what = slog.LevelInfo, "foldgate has not run for over a day, or the clock of the machine was set"
+		}
+		c.log.Log(context.Background(), level, what+": until that clock has run on for a day, nothing ends or is deleted sooner or later for it",
 			"shows", now.UTC().Format(time.RFC3339), "expected", c.state.Time.UTC().Format(time.RFC3339))
 	case was.Lasted+passed >= lasts:
 		c.state.Time = now
 		c.log.Info("the clock of the machine has run on for a day after its step, which counts now", "step", off.Round(time.Second).String())
 	default:
-		c.state.Lasted = was.Lasted + passed
+		c.state.Lasted, c.state.Idle = was.Lasted+passed, was.Idle
 	}
 }
 

@@ -176,3 +176,41 @@ func TestKeep(t *testing.T) {
 		t.Errorf("the file: %v, %v", info, err)
 	}
 }
+
+// A machine that was off for a weekend looks like one whose clock was set ahead. Nobody is warned of that.
+func TestStep(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(m *machine)
+		want time.Duration
+	}{
+		{"none", func(m *machine) { m.runs(time.Hour) }, 0},
+		{"ahead", func(m *machine) { m.sets(3 * day) }, 3 * day},
+		{"ahead, and a restart", func(m *machine) { m.sets(3 * day); m.c.Now(); m.start() }, 3 * day},
+		{"back", func(m *machine) { m.sets(-3 * day) }, -3 * day},
+		{"a weekend", func(m *machine) { m.sets(3 * day); m.boot, m.passed = "another", 0; m.start() }, 0},
+		{"a weekend, and a restart", func(m *machine) {
+			m.sets(3 * day)
+			m.boot, m.passed = "another", 0
+			m.start()
+			m.runs(time.Hour)
+			m.c.Now()
+			m.start()
+		}, 0},
+		{"a weekend, and ahead", func(m *machine) {
+			m.sets(3 * day)
+			m.boot, m.passed = "another", 0
+			m.start()
+			m.runs(time.Hour)
+			m.c.Now()
+			m.sets(day)
+		}, 4 * day},
+		{"back while it was off", func(m *machine) { m.sets(-3 * day); m.boot, m.passed = "another", 0; m.start() }, -3 * day},
+	} {
+		m := newMachine(t, "one")
+		c.do(m)
+		if off := (m.c.Step() - c.want).Abs(); off > slack {
+			t.Errorf("%s: a step of %v, want %v", c.name, m.c.Step(), c.want)
+		}
+	}
+}
