@@ -141,7 +141,7 @@ func (s *legacyServer) startOrResume(ctx context.Context, round *conn.Request) (
 		return nil, errNotSuspended
 	}
 	round.Call.Origin.Correlates = append(round.Call.Origin.Correlates, call.first)
-	call.resume(round)
+	call.resume(ctx, round)
 	return call, nil
 }
 
@@ -313,8 +313,8 @@ func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 	return wire.Message{Result: append(rawjson.AppendQuote(out, call.state), '}')}, true
 }
 
-// resume starts a further round: the host's answers go to the server.
-func (call *suspendedCall) resume(round *conn.Request) {
+// resume starts a further round: the host's answers go to the server, as long as ctx, that of the round, lasts.
+func (call *suspendedCall) resume(ctx context.Context, round *conn.Request) {
 	responses, _ := rawjson.Get(round.Params, "inputResponses")
 	var answers []wire.Message
 	call.mu.Lock()
@@ -329,7 +329,7 @@ func (call *suspendedCall) resume(round *conn.Request) {
 	left := len(call.requests)
 	call.mu.Unlock()
 	for _, a := range answers {
-		_ = call.server.Conn.Send(call.server.b.lifetime, a) // the call itself fails if the connection is lost
+		_ = call.server.Conn.Send(ctx, a) // the call itself fails if the connection is lost
 	}
 	if left > 0 {
 		notify(call.arrived) // ask again for the missing answers

@@ -24,6 +24,7 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 type fakeConn struct {
 	serve   func(ctx context.Context, r *conn.Request) (wire.Message, error)
 	replies chan wire.Message
+	blocked chan struct{} // gets an element for each message without replies
 	gone    chan struct{} // nil for a connection that lasts
 }
 
@@ -40,7 +41,12 @@ func (c *fakeConn) Call(ctx context.Context, r *conn.Request) (wire.Message, err
 	return c.serve(ctx, r)
 }
 
-func (c *fakeConn) Send(_ context.Context, m wire.Message) error {
+func (c *fakeConn) Send(ctx context.Context, m wire.Message) error {
+	if c.replies == nil { // the server does not read
+		c.blocked <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	c.replies <- m
 	return nil
 }
@@ -225,6 +231,34 @@ func TestQuestionsOfOneCallAreBounded(t *testing.T) {
 	b.forget(call, nil)
 }
 
+// A round that its host cancels ends, also while its answers can't be sent.
+func TestCancelledRoundEnds(t *testing.T) {
+	b := newBridge(t)
+	c := &fakeConn{blocked: make(chan struct{}, 10)}
+	s := b.legacy(t, c)
+	call := s.suspendable("st")
+	call.keep(serverRequest{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}})
+	if _, ok := call.suspend(); !ok {
+		t.Fatal("the call has no question")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Call(ctx, roundOf(`{"name":"up__greet","requestState":"st","inputResponses":{"r1":{"action":"decline"}},`+elicitMeta+`}`))
+		ended <- err
+	}()
+	<-c.blocked
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the round ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the round goes on")
+	}
+}
+
 // receiver notes what it gets without a lock: the race detector finds a message that comes after
 // the round.
 type receiver struct{ got int }
@@ -276,7 +310,7 @@ func TestUnattributedQuestionsAreSpread(t *testing.T) {
 		for q := range rawjson.Members(asked) {
 			answers = rawjson.Set([]byte(`{}`), []byte(`{}`), q.Name())
 		}
-		call.resume(roundOf(`{` + elicitMeta + `,"inputResponses":` + string(answers) + `}`))
+		call.resume(t.Context(), roundOf(`{` + elicitMeta + `,"inputResponses":` + string(answers) + `}`))
 		if m := <-c.replies; string(m.ID) != fmt.Sprint(n) {
 			t.Errorf("answer to %s, want to %d", m.ID, n)
 		}
