@@ -367,16 +367,16 @@ func TestBranchesDuringAStep(t *testing.T) {
 	for _, step := range []time.Duration{40 * 24 * time.Hour, -40 * 24 * time.Hour} {
 		for _, right := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				var off, counts time.Duration // of the clock of the machine; of it what the steady clock has taken over
-				steady := func() time.Time { return time.Now().Add(counts) }
-				m, _ := open(t, roomy(), folding.Options{Steady: steady, Now: func() time.Time { return time.Now().Add(max(off, counts)) }})
+				var off, counts atomic.Int64 // ns: of the clock of the machine; of it what the steady clock has taken over
+				steady := func() time.Time { return time.Now().Add(time.Duration(counts.Load())) }
+				m, _ := open(t, roomy(), folding.Options{Steady: steady, Now: func() time.Time { return time.Now().Add(time.Duration(max(off.Load(), counts.Load()))) }})
 				ended := create(t, m, alice, folding.CreateRequest{}).ID
 				if _, err := m.Return(ctx, alice, ended, ""); err != nil {
 					t.Fatal(err)
 				}
 				old := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 600})
 				time.Sleep(time.Minute)
-				off = step
+				off.Store(int64(step))
 				young := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 600})
 				below := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 60, ParentID: old.ID})
 				time.Sleep(40 * time.Second) // the loop looks
@@ -389,9 +389,9 @@ func TestBranchesDuringAStep(t *testing.T) {
 					t.Errorf("a step of %v: %v are left of 10 minutes after 40 s", step, left)
 				}
 				if right {
-					counts = step
+					counts.Store(int64(step))
 				} else {
-					off = 0
+					off.Store(0)
 				}
 				if got := status(t, m, alice, young.ID); got.Status != folding.StatusActive && (step > 0 || !right) {
 					t.Errorf("a step of %v, right is %t: %s, %s", step, right, got.Status, got.Reason)

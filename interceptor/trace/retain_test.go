@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,13 +217,18 @@ func TestRetentionByAgeWithAWrongClock(t *testing.T) {
 	const day, age = 24 * time.Hour, 30 * 24 * time.Hour
 	for _, wrong := range []time.Duration{12 * 365 * day, -40 * 365 * day, 31 * day, -31 * day} {
 		dir := t.TempDir()
-		steady, off := time.Date(2026, 11, 29, 9, 0, 0, 0, time.UTC), time.Duration(0)
-		j := open(t, dir, Options{RetainAge: age, RotateBytes: 4000, Steady: func() time.Time { return steady }, Now: func() time.Time { return steady.Add(off) }})
+		steady := time.Date(2026, 11, 29, 9, 0, 0, 0, time.UTC)
+		var passed, off atomic.Int64 // ns
+		j := open(t, dir, Options{
+			RetainAge: age, RotateBytes: 4000, Steady: func() time.Time { return steady.Add(time.Duration(passed.Load())) },
+			Now: func() time.Time { return steady.Add(time.Duration(passed.Load() + off.Load())) },
+		})
 		begins := map[string]time.Time{}
 		for hour := range 80 * 24 {
-			off = 0
+			now := j.opt.Steady()
+			off.Store(0)
 			if hour >= 100 && hour < 120 {
-				off = wrong
+				off.Store(int64(wrong))
 			}
 			if hour%12 == 1 {
 				call(t, j, "")
@@ -238,18 +244,18 @@ func TestRetentionByAgeWithAWrongClock(t *testing.T) {
 			}
 			for i, name := range names {
 				if begins[name].IsZero() {
-					begins[name] = steady
+					begins[name] = now
 				}
-				if i > 0 && steady.Sub(begins[name]) > age+day+time.Hour { // the one before ended then
-					t.Fatalf("with a step of %v: hour %d has %s, which ended %v ago", wrong, hour, names[i-1], steady.Sub(begins[name]))
+				if i > 0 && now.Sub(begins[name]) > age+day+time.Hour { // the one before ended then
+					t.Fatalf("with a step of %v: hour %d has %s, which ended %v ago", wrong, hour, names[i-1], now.Sub(begins[name]))
 				}
 			}
 			for name, begun := range begins {
-				if old := steady.Sub(begun); old < age && !slices.Contains(names, name) {
+				if old := now.Sub(begun); old < age && !slices.Contains(names, name) {
 					t.Fatalf("with a step of %v: %s is gone after %v", wrong, name, old)
 				}
 			}
-			steady = steady.Add(time.Hour)
+			passed.Add(int64(time.Hour))
 		}
 		if len(begins) < 60 {
 			t.Errorf("%d segments", len(begins))

@@ -303,6 +303,8 @@ func TestHTTPLegacyCancel(t *testing.T) {
 		t.Errorf("call = %v, want %v", err, stop)
 	}
 	i := slices.Index(f.seen(t, "POST "+wire.MethodCancelled), "POST "+wire.MethodCancelled)
+	f.mu.Lock() // the server may see the end of the stream now
+	defer f.mu.Unlock()
 	if want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"stop"}}`; f.bodies[i] != want {
 		t.Errorf("cancelled with %s, want %s", f.bodies[i], want)
 	}
