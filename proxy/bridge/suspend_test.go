@@ -310,7 +310,7 @@ func TestUnattributedQuestionsAreSpread(t *testing.T) {
 		for q := range rawjson.Members(asked) {
 			answers = rawjson.Set([]byte(`{}`), []byte(`{}`), q.Name())
 		}
-		call.resume(t.Context(), roundOf(`{` + elicitMeta + `,"inputResponses":` + string(answers) + `}`))
+		call.resume(t.Context(), roundOf(`{`+elicitMeta+`,"inputResponses":`+string(answers)+`}`))
 		if m := <-c.replies; string(m.ID) != fmt.Sprint(n) {
 			t.Errorf("answer to %s, want to %d", m.ID, n)
 		}
