@@ -281,6 +281,10 @@ func TestSQLiteRefusesWithAReason(t *testing.T) {
 		{"another program's", "another program", func(t *testing.T, path string) {
 			exec(t, path, "CREATE TABLE cats (name TEXT)")
 		}},
+		{"early", "a build of foldgate before the first release wrote it: name another state_dir", func(t *testing.T, path string) {
+			healthy(t, path)
+			exec(t, path, "PRAGMA user_version = 3")
+		}},
 		{"newer", "newer foldgate", func(t *testing.T, path string) {
 			healthy(t, path)
 			exec(t, path, "PRAGMA user_version = 99")

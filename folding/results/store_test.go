@@ -353,7 +353,7 @@ func TestResultsConcurrently(t *testing.T) {
 func TestNewerResultStoreIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
 	r, _ := resultStore(t, path, 100)
-	if _, err := r.db.Exec(fmt.Sprintf("PRAGMA user_version = %d", len(migrations)+1)); err != nil {
+	if _, err := r.db.Exec("PRAGMA user_version = 99"); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()

@@ -32,6 +32,8 @@ import (
 var (
 	// ErrForeign matches the error for a database of another program.
 	ErrForeign = errors.New("it is the database of another program")
+	// ErrEarly matches the error for a schema of before the first release.
+	ErrEarly = errors.New("a build of foldgate before the first release wrote it")
 	// ErrNewer matches the error for a schema that a newer foldgate wrote.
 	ErrNewer = errors.New("a newer foldgate wrote it, use that")
 	// ErrOlder matches the error of [OpenReadOnly] for a schema that no writer has migrated yet.
@@ -44,8 +46,8 @@ var (
 
 // Options describe a database.
 type Options struct {
-	// Migrations make the schema. Each runs once, in this order; user_version counts them. A
-	// migration never changes after its release.
+	// Migrations make the schema. Each runs once, in this order; user_version counts them, from firstVersion
+	// on. A migration never changes after its release.
 	Migrations []string
 	// ApplicationID marks the file. Open refuses a file that has tables and another mark. Zero
 	// marks nothing and accepts any mark.
@@ -54,6 +56,10 @@ type Options struct {
 	QuickCheck    bool          // looks for damage in the whole file
 	Pragmas       []string      // further settings of each connection, such as "wal_autocheckpoint(0)"
 }
+
+// firstVersion is the user_version with the first migration. Builds before the first release had others with the numbers
+// below.
+const firstVersion = 11
 
 // Open opens or creates the database at path, in a directory that exists, and migrates it. Only
 // the owner can read a new file. Open does not change a file that it refuses.
@@ -112,7 +118,7 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 	return connect(path, "mode=ro", o.BusyTimeout, o.Pragmas, func(db *sql.DB) error {
 		version, err := o.version(ctx, db)
 		if known := len(o.Migrations); err == nil && version < known {
-			err = fmt.Errorf("it has schema %d, and this foldgate reads %d: %w", version, known, ErrOlder)
+			err = fmt.Errorf("it has %d migrations, and this foldgate reads %d: %w", version, known, ErrOlder)
 		}
 		return err
 	})
@@ -136,11 +142,11 @@ func Examine(ctx context.Context, path string) error {
 	return nil
 }
 
-// Recreate is [Open] for data that can be made again: if the file is damaged, foreign or newer,
+// Recreate is [Open] for data that can be made again: if the file is damaged, foreign, early or newer,
 // it deletes it and starts with an empty one.
 func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	db, err := Open(ctx, path, o)
-	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrNewer) {
+	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrEarly) && !errors.Is(err, ErrNewer) {
 		return db, err
 	}
 	if err := Remove(path); err != nil {
@@ -260,7 +266,7 @@ func Explain(err error, what, path, away string) error {
 		return fmt.Errorf("%s %s is damaged or not a database: restore it from a backup, or move it and its -wal file away %s: %w", what, path, away, err)
 	case IsInUse(err):
 		return fmt.Errorf("%s %s is in use by another process: stop that one, or name another state_dir: %w", what, path, err)
-	case errors.Is(err, ErrForeign):
+	case errors.Is(err, ErrForeign), errors.Is(err, ErrEarly):
 		return fmt.Errorf("%s %s: %w: name another state_dir", what, path, err)
 	case openfiles.Exceeded(err), isCode(err, sqlite3.SQLITE_CANTOPEN) && openfiles.Few():
 		return fmt.Errorf("%s %s: %w; %s", what, path, err, openfiles.Remedy)
@@ -335,8 +341,15 @@ func (o Options) version(ctx context.Context, q interface {
 	if o.ApplicationID != 0 && tables > 0 && id != o.ApplicationID {
 		return 0, ErrForeign
 	}
+	if version == 0 {
+		return 0, nil
+	}
+	if version < firstVersion {
+		return 0, fmt.Errorf("it has schema %d: %w", version, ErrEarly)
+	}
+	version -= firstVersion - 1
 	if known := len(o.Migrations); version > known {
-		return 0, fmt.Errorf("it has schema %d, and this foldgate knows %d: %w", version, known, ErrNewer)
+		return 0, fmt.Errorf("it has schema %d, and this foldgate knows %d: %w", version+firstVersion-1, known+firstVersion-1, ErrNewer)
 	}
 	return version, nil
 }
@@ -349,9 +362,9 @@ func (o Options) migrate(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 	for i := version; i < len(o.Migrations); i++ {
-		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", o.ApplicationID, o.Migrations[i], i+1)
+		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", o.ApplicationID, o.Migrations[i], firstVersion+i)
 		if _, err := tx.ExecContext(ctx, step); err != nil {
-			return fmt.Errorf("schema %d: %w", i+1, err)
+			return fmt.Errorf("schema %d: %w", firstVersion+i, err)
 		}
 	}
 	return nil

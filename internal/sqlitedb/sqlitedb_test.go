@@ -177,6 +177,9 @@ func TestRefuseAndRecreate(t *testing.T) {
 		"newer": func(t *testing.T, path string) {
 			exec(t, open(t, path, notes), "PRAGMA user_version = 99; PRAGMA journal_mode(DELETE)")
 		},
+		"early": func(t *testing.T, path string) {
+			exec(t, open(t, path, notes), "PRAGMA user_version = 1; PRAGMA journal_mode(DELETE)")
+		},
 		"no database": func(t *testing.T, path string) {
 			if err := os.WriteFile(path, []byte(strings.Repeat("no database ", 100)), 0o600); err != nil {
 				t.Fatal(err)
@@ -188,7 +191,7 @@ func TestRefuseAndRecreate(t *testing.T) {
 			make(t, path)
 			before, _ := os.ReadFile(path)
 			_, err := sqlitedb.Open(t.Context(), path, notes)
-			if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrNewer), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
+			if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrNewer), "early": errors.Is(err, sqlitedb.ErrEarly), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
 				t.Errorf("Open = %v", err)
 			}
 			if after, _ := os.ReadFile(path); string(before) != string(after) {
