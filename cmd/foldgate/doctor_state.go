@@ -80,7 +80,11 @@ func (d *doctor) databases(ctx context.Context, dir string) {
 			if e.Name() == "budgets.db" {
 				remedy = `restore it from a backup, or move it and its -wal file away and run "foldgate budgets rebuild"`
 			}
-			d.add(levelFault, "state", remedy, "%s is damaged, so foldgate does not start: %v", file, err)
+			what := "is damaged"
+			if errors.Is(err, sqlitedb.ErrEarly) {
+				what, remedy = "has an early form", "name another state_dir"
+			}
+			d.add(levelFault, "state", remedy, "%s %s, so foldgate does not start: %v", file, what, err)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/filelock"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/test/freeport"
 )
@@ -289,6 +290,17 @@ var ailments = []struct {
 		p.record(called("a", 1, 0)...)
 		p.write(filepath.Join(p.state, "results.db"), strings.Repeat("no database ", 1000))
 	}, levelFault, "state", `results.db is damaged, so foldgate does not start: file is not a database`, `restore it from a backup, or move it`},
+	{"database of an early build", func(p *patient) {
+		p.record(called("a", 1, 0)...)
+		db, err := sqlitedb.Open(p.t.Context(), filepath.Join(p.state, "results.db"), sqlitedb.Options{Migrations: []string{"CREATE TABLE results (id)"}})
+		if err == nil {
+			_, err = db.ExecContext(p.t.Context(), "PRAGMA user_version = 4")
+			err = errors.Join(err, db.Close())
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}, levelFault, "state", `results.db has an early form, so foldgate does not start: it has schema 4: a build of foldgate before the first release wrote it`, `^name another state_dir$`},
 	{"counts damaged", func(p *patient) {
 		p.configure("budgets: {limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
 		p.write(filepath.Join(p.state, "budgets.db"), strings.Repeat("no database ", 1000))

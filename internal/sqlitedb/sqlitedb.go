@@ -132,11 +132,18 @@ func Examine(ctx context.Context, path string) error {
 	if _, err := os.Stat(path + "-wal"); errors.Is(err, fs.ErrNotExist) { // nobody uses it, and SQLite would make one
 		param += "&immutable=1"
 	}
-	db, err := connect(path, param, 0, nil, func(db *sql.DB) error { return quickCheck(ctx, db) })
+	db, err := connect(path, param, 0, nil, func(db *sql.DB) error {
+		var version int
+		err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
+		if err != nil {
+			return err
+		}
+		return cmp.Or(early(version), quickCheck(ctx, db))
+	})
 	if err == nil {
 		return db.Close()
 	}
-	if IsDamaged(err) {
+	if IsDamaged(err) || errors.Is(err, ErrEarly) {
 		return err
 	}
 	return nil
@@ -341,17 +348,22 @@ func (o Options) version(ctx context.Context, q interface {
 	if o.ApplicationID != 0 && tables > 0 && id != o.ApplicationID {
 		return 0, ErrForeign
 	}
-	if version == 0 {
-		return 0, nil
-	}
-	if version < firstVersion {
-		return 0, fmt.Errorf("it has schema %d: %w", version, ErrEarly)
+	if err := early(version); err != nil || version == 0 {
+		return 0, err
 	}
 	version -= firstVersion - 1
 	if known := len(o.Migrations); version > known {
 		return 0, fmt.Errorf("it has schema %d, and this foldgate knows %d: %w", version+firstVersion-1, known+firstVersion-1, ErrNewer)
 	}
 	return version, nil
+}
+
+// early refuses a user_version of before the first release. 0 is that of a new file.
+func early(version int) error {
+	if version > 0 && version < firstVersion {
+		return fmt.Errorf("it has schema %d: %w", version, ErrEarly)
+	}
+	return nil
 }
 
 // migrate brings the schema up to date. The transaction holds the write lock, so two processes
