@@ -17,6 +17,7 @@ package preview
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 )
 
@@ -74,6 +75,12 @@ func standIn(handle string) string {
 	return ("res_" + strings.Repeat("7q", len(handle)/2+1))[:len(handle)]
 }
 
+// large is the length of texts that are read only as many at once as there are processors: reading takes up to 14
+// times their memory. reading has an element for each.
+const large = 1 << 20
+
+var reading = make(chan struct{}, runtime.GOMAXPROCS(0))
+
 // Make returns the preview of s in at most budget tokens, as count counts them, and fewer than
 // s.Tokens. ok is false if not even the handle fits.
 func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
@@ -85,6 +92,10 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	least := same(short)
 	if least > budget {
 		return Preview{}, false
+	}
+	if len(s.Text) >= large {
+		reading <- struct{}{}
+		defer func() { <-reading }()
 	}
 	f := read(s.Text)
 	p = Preview{Kind: f.kind, Text: short}
