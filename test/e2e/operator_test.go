@@ -196,7 +196,7 @@ func TestNoOperatorOnStdio(t *testing.T) {
 	c := g.stdio(mcpclient.Legacy)
 	startHost(t, ctx, c)
 	create(t, c, ctx, map[string]any{})
-	for _, args := range [][]string{{"branches"}, {"reload"}, {"budgets"}, {"branches", "end", unknownBranch}} {
+	for _, args := range [][]string{{"branches"}, {"reload"}, {"branches", "end", unknownBranch}} {
 		if out, code := g.operate(args...); code != 1 || !strings.Contains(out, "A gateway on standard input and output takes none") {
 			t.Errorf("%v: %d %s", args, code, out)
 		}
