@@ -247,7 +247,7 @@ func (m *Manager) expiryLoop() {
 			sleep = min(sleep, m.next.Sub(now), m.until-time.Since(m.began))
 		}
 		m.unlock()
-		if now.Sub(cleaned) >= time.Minute {
+		if now.Sub(cleaned).Abs() >= time.Minute { // it goes back once a step back counts
 			if m.cleanUp(now) {
 				cleaned = now
 			} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,5 +167,25 @@ func TestForget(t *testing.T) {
 			}
 		}
 		status(t, m, alice, fresh.ID)
+	})
+}
+
+// The steady clock goes back once a step back counts. Retention goes on.
+func TestForgetAfterAStepBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		repo := folding.NewMemory()
+		var off atomic.Int64 // ns
+		m, _ := open(t, roomy(), folding.Options{Repository: repo, Now: func() time.Time { return time.Now().Add(time.Duration(off.Load())) }})
+		time.Sleep(time.Hour)
+		off.Store(int64(-365 * 24 * time.Hour))
+		b := create(t, m, alice, folding.CreateRequest{})
+		if _, err := m.Return(ctx, alice, b.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(25 * time.Hour)
+		synctest.Wait()
+		if _, ok, _ := repo.Get(ctx, b.ID); ok {
+			t.Errorf("%s is kept after %v", b.ID, 25*time.Hour)
+		}
 	})
 }
