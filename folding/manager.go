@@ -268,7 +268,8 @@ func (m *Manager) cleanUp(now time.Time) bool {
 		}
 	}
 	m.mu.Unlock()
-	n, err := m.opts.Repository.Forget(context.Background(), now.Add(-m.config().Retention), forgetBatch)
+	latest := m.clock().Add(time.Minute) // a branch that ends meanwhile is none of a time to come
+	n, err := m.opts.Repository.Forget(context.Background(), now.Add(-m.config().Retention), latest, forgetBatch)
 	if err != nil {
 		m.log.Error("finished branches were not deleted", "error", err)
 	}

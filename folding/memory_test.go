@@ -56,11 +56,15 @@ func (r *memory) Progress(b Branch) error {
 	return nil
 }
 
-func (r *memory) Forget(_ context.Context, before time.Time, limit int) (int, error) {
+func (r *memory) Forget(_ context.Context, before, latest time.Time, limit int) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
 	for id, b := range r.branches {
+		if b.CompletedAt.After(latest) {
+			b.CompletedAt = latest
+			r.branches[id] = b
+		}
 		if n < limit && b.Status.Terminal() && b.CompletedAt.Before(before) {
 			delete(r.branches, id)
 			n++

@@ -267,9 +267,12 @@ func (d *database) apply(ctx context.Context, b Branch) error {
 	return nil
 }
 
-func (d *database) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
+func (d *database) Forget(ctx context.Context, before, latest time.Time, limit int) (int, error) {
 	d.write.Lock()
 	defer d.write.Unlock()
+	if _, err := d.conn.ExecContext(ctx, "UPDATE branches SET completed_at = ?1 WHERE completed_at > 0 AND completed_at > ?1", micros(latest)); err != nil {
+		return 0, diagnose(d.path, err)
+	}
 	const due = "SELECT id FROM branches WHERE completed_at > 0 AND completed_at < ? ORDER BY completed_at, id LIMIT ?"
 	res, err := d.conn.ExecContext(ctx, "DELETE FROM branches WHERE id IN ("+due+")", micros(before), limit)
 	if err != nil {

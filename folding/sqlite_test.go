@@ -82,11 +82,18 @@ func TestRepositories(t *testing.T) {
 					t.Errorf("Get(%s) = %v, %v (-want +got):\n%s", want.ID, ok, err, diff)
 				}
 			}
-			if n, err := repo.Forget(ctx, b.CompletedAt, 10); n != 0 || err != nil {
+			if n, err := repo.Forget(ctx, b.CompletedAt, c.CompletedAt, 10); n != 0 || err != nil {
 				t.Errorf("Forget before the end = %d, %v; want 0", n, err)
 			}
-			if n, err := repo.Forget(ctx, b.CompletedAt.Add(time.Hour), 10); n != 1 || err != nil {
+			if n, err := repo.Forget(ctx, b.CompletedAt.Add(time.Hour), c.CompletedAt, 10); n != 1 || err != nil {
 				t.Errorf("Forget = %d, %v; want 1", n, err)
+			}
+			c.CompletedAt = c.CompletedAt.Add(-time.Minute) // of a time to come until then
+			if n, err := repo.Forget(ctx, b.CompletedAt, c.CompletedAt, 10); n != 0 || err != nil {
+				t.Errorf("Forget before the end = %d, %v; want 0", n, err)
+			}
+			if got, _, err := repo.Get(ctx, "br_c"); !cmp.Equal(c, got) || err != nil {
+				t.Errorf("Get of a branch that ended later than now (%v):\n%s", err, cmp.Diff(c, got))
 			}
 			if _, ok, err := repo.Get(ctx, "br_b"); ok || err != nil {
 				t.Errorf("Get of a deleted branch = %v, %v; want false", ok, err)

@@ -22,8 +22,9 @@ type Repository interface {
 	// Progress writes BudgetUsed and Activity of an active branch. When it returns, they survive the
 	// death of the process. For one branch it is called by one goroutine at a time.
 	Progress(b Branch) error
-	// Forget deletes up to limit branches that ended before a time. It returns how many.
-	Forget(ctx context.Context, before time.Time, limit int) (int, error)
+	// Forget deletes up to limit branches that ended before a time. It returns how many. First those that ended
+	// after latest, by a clock that was wrong, get that as the time of their end.
+	Forget(ctx context.Context, before, latest time.Time, limit int) (int, error)
 	// Close releases the repository.
 	Close() error
 }

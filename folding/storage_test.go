@@ -40,9 +40,9 @@ func (r *faulty) Progress(b folding.Branch) error {
 	return r.Repository.Progress(b)
 }
 
-func (r *faulty) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
+func (r *faulty) Forget(ctx context.Context, before, latest time.Time, limit int) (int, error) {
 	r.disk()
-	return r.Repository.Forget(ctx, before, limit)
+	return r.Repository.Forget(ctx, before, latest, limit)
 }
 
 // disk waits if the disk hangs and reports whether it is broken.
@@ -183,6 +183,28 @@ func TestForgetAfterAStepBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(25 * time.Hour)
+		synctest.Wait()
+		if _, ok, _ := repo.Get(ctx, b.ID); ok {
+			t.Errorf("%s is kept after %v", b.ID, 25*time.Hour)
+		}
+	})
+}
+
+// A branch that ended while the clock was far ahead does not stay until then.
+func TestForgetOfATimeToCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		repo := folding.NewMemory()
+		var off atomic.Int64 // ns
+		m, _ := open(t, roomy(), folding.Options{Repository: repo, Steady: time.Now, Now: func() time.Time { return time.Now().Add(time.Duration(off.Load())) }})
+		off.Store(int64(12 * 365 * 24 * time.Hour))
+		b := create(t, m, alice, folding.CreateRequest{})
+		if _, err := m.Return(ctx, alice, b.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		off.Store(0)
+		time.Sleep(23 * time.Hour)
+		status(t, m, alice, b.ID) // still known
+		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if _, ok, _ := repo.Get(ctx, b.ID); ok {
 			t.Errorf("%s is kept after %v", b.ID, 25*time.Hour)
