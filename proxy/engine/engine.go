@@ -307,7 +307,7 @@ func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journa
 		if records, _ := filepath.Glob(filepath.Join(dir, "trace", "*.json*")); len(records) == 0 { // else the journal knows what is missing
 			warnLost(log, filepath.Join(dir, "trace", "head.json"), filepath.Join(dir, "foldgate.db"), "records", restore)
 		}
-		clock = openClock(dir, log)
+		clock = openClock(dir, clock, log)
 		for began := time.Now(); ; time.Sleep(lockWait / 40) {
 			j, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 				Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
@@ -331,11 +331,13 @@ func openState(c config.Config, several bool, log *slog.Logger) (j *trace.Journa
 	return j, clock, dir, nil
 }
 
-// openClock opens the clock for what ends or is deleted by age. Without its file the machine's clock was right when the
-// last record was written.
-func openClock(dir string, log *slog.Logger) *steadyclock.Clock {
+// openClock opens the clock for what ends or is deleted by age. Without its file it is what another process on the
+// configuration has, or else the machine's clock was right when the last record was written.
+func openClock(dir string, other *steadyclock.Clock, log *slog.Logger) *steadyclock.Clock {
 	var known time.Time
-	if info, err := os.Stat(filepath.Join(dir, "trace", "head.json")); err == nil {
+	if other != nil {
+		known = other.Now()
+	} else if info, err := os.Stat(filepath.Join(dir, "trace", "head.json")); err == nil {
 		known = info.ModTime()
 	}
 	return steadyclock.Open(filepath.Join(dir, steadyclock.File), known, log)

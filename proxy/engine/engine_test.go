@@ -188,3 +188,27 @@ func TestAgesGoByTheSteadyClock(t *testing.T) {
 	there(e, second, true)
 	end(e)
 }
+
+// A process that has a directory of its own goes by the clock of the first one: they share workflows and limits.
+func TestProcessesHaveTheSameClock(t *testing.T) {
+	for _, step := range []time.Duration{72 * time.Hour, -72 * time.Hour} {
+		cfg := config.Default()
+		cfg.StateDir = t.TempDir()
+		now := time.Now()
+		want := now.Add(-step)
+		text := fmt.Sprintf(`{"wall":%q,"time":%q,"boot":"another"}`, now.Format(time.RFC3339Nano), want.Format(time.RFC3339Nano))
+		if err := os.WriteFile(filepath.Join(cfg.StateDir, steadyclock.File), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 3 {
+			j, clock, _, err := openState(cfg, true, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { j.Close() })
+			if off := clock.Now().Sub(want); off.Abs() > time.Minute {
+				t.Errorf("after a step of %v, the clock of process %d is %v off", step, n+1, off)
+			}
+		}
+	}
+}
