@@ -84,9 +84,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		g.end()
 		return nil, err
 	}
-	if g.Journal.Err() == nil { // else it could not be recorded
-		g.Journal.Settle()
-	}
+	g.Started()
 	g.wg.Go(func() { // loading the vocabulary takes a while: the first call should not wait for it, nor the first list share the processors with it
 		select {
 		case <-time.After(warmAfter):

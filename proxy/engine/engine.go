@@ -88,8 +88,8 @@ type Engine struct {
 	lostSteps  []string            // steps of workflows that a process left when it died
 }
 
-// Open opens the state of a valid configuration. The engine works until lifetime ends;
-// Close must be called after that, or Abandon.
+// Open opens the state of a valid configuration. Call Started once the rest of the start has succeeded, too. The
+// engine works until lifetime ends; Close must be called after that, or Abandon.
 func Open(lifetime context.Context, o Options) (*Engine, error) {
 	e := &Engine{Options: o}
 	if err := e.open(lifetime); err != nil {
@@ -115,7 +115,6 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 	if e.Journal, e.clock, e.Dir, err = openState(*cfg, cfg.Listen == "", e.Log); err != nil {
 		return err
 	}
-	e.clock.Keep()
 	if cfg.Replicated() {
 		if e.Replica, err = replicaName(e.Dir); err != nil {
 			return fmt.Errorf("state_dir: %w", writable(err))
@@ -159,6 +158,18 @@ func (e *Engine) open(lifetime context.Context) (err error) {
 		Boundary: e.Boundary, Records: e.Records, Log: e.Log,
 	})
 	return nil
+}
+
+// Started says that what a killed process left has its end. Until then each start looks for it again, by the time that
+// the clock of that process stored.
+func (e *Engine) Started() {
+	if e.Journal == nil {
+		return
+	}
+	if e.Journal.Err() == nil { // else it could not be recorded
+		e.Journal.Settle()
+	}
+	e.clock.Keep()
 }
 
 // scrubPolicy returns the policy of a server for secrets.

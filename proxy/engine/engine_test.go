@@ -212,3 +212,32 @@ func TestProcessesHaveTheSameClock(t *testing.T) {
 		}
 	}
 }
+
+// After a crash, a start that fails leaves the stored time as it was: the next start looks for unfinished calls from there.
+func TestFailedStartKeepsTheClock(t *testing.T) {
+	cfg := config.Default()
+	cfg.StateDir = t.TempDir()
+	file := filepath.Join(cfg.StateDir, steadyclock.File)
+	was := []byte(`{"wall":"2026-11-29T09:00:00Z","time":"2026-11-29T09:00:00Z"}`)
+	if err := os.WriteFile(file, was, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, started := range []bool{false, true} {
+		e, err := Open(t.Context(), Options{
+			Start: cfg, Config: func() *config.Config { return &cfg }, Limits: func() *interceptor.Limits { return nil },
+			Folding: func() *interceptor.FoldPolicy { return &interceptor.FoldPolicy{} }, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if started {
+			e.Started()
+		}
+		if err := e.Abandon(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(file); err != nil || (string(text) != string(was)) != started {
+			t.Errorf("started is %t: %s, %v", started, text, err)
+		}
+	}
+}
