@@ -127,6 +127,7 @@ func New(o Options) (*Foldgate, error) {
 		end()
 		return nil, err
 	}
+	f.engine.Started()
 	f.chain, f.close = f.engine.Chain(), sync.OnceValue(f.closeState)
 	go f.engine.Counter.Count("warm") // loading the vocabulary takes a while: the first call should not wait for it
 	return f, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -247,5 +248,22 @@ func TestToolWithANameOfFoldgate(t *testing.T) {
 		if first == (err != nil) || !first && (err == nil || !strings.Contains(err.Error(), "branch_read")) {
 			t.Errorf("added first: %v: %v, want foldgate's tool, or an error that names it", first, err)
 		}
+	}
+}
+
+// After a crash, the first start ends what was unfinished. Later ones do not look for it again.
+func TestStartsAfterACrash(t *testing.T) {
+	p := plan{State: filepath.Join(t.TempDir(), "state")}
+	embed(t, p, nil)
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.CopyFS(image, os.DirFS(p.State)); err != nil {
+		t.Fatal(err)
+	}
+	fg := embed(t, plan{State: image}, nil)
+	if err := fg.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if lock, err := os.ReadFile(filepath.Join(image, "trace", "lock")); err != nil || len(lock) > 0 {
+		t.Errorf("the lock has %q, %v, as of a process that was killed", lock, err)
 	}
 }
