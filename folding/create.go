@@ -200,9 +200,7 @@ func (m *Manager) place(caller Caller, parent *branch, d draft, now time.Time) (
 		if rec.Claims = parent.Claims; !slices.Contains(strings.Split(rec.Claims, "\n"), d.Claims) {
 			rec.Claims = strings.TrimPrefix(rec.Claims+"\n"+d.Claims, "\n")
 		}
-		if parent.ExpiresAt.Before(rec.ExpiresAt) {
-			rec.ExpiresAt = parent.ExpiresAt
-		}
+		rec.ExpiresAt = now.Add(min(d.timeout, m.left(parent)).Truncate(time.Microsecond)) // now may be ahead of the parent's time
 	}
 	path, err := above.Join(d.id)
 	if err != nil {

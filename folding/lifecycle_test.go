@@ -379,7 +379,11 @@ func TestBranchesDuringAStep(t *testing.T) {
 				off.Store(int64(step))
 				young := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 600})
 				below := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 60, ParentID: old.ID})
-				time.Sleep(40 * time.Second) // the loop looks
+				time.Sleep(40 * time.Second)                                                               // the loop looks
+				last := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 6000, ParentID: old.ID}) // with its parent
+				if got := []time.Duration{below.ExpiresAt.Sub(below.CreatedAt), last.ExpiresAt.Sub(last.CreatedAt)}; got[0] != time.Minute || got[1] != 500*time.Second {
+					t.Errorf("after a step of %v, branches have %v, want 1 minute and what is left of the parent", step, got)
+				}
 				for _, b := range []folding.Branch{old, young, below} {
 					if got := status(t, m, alice, b.ID); got.Status != folding.StatusActive {
 						t.Errorf("a step of %v: %s, %s", step, got.Status, got.Reason)

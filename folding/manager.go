@@ -351,14 +351,10 @@ func (m *Manager) left(b *branch) time.Duration {
 // add makes rec a live branch. m.mu is held.
 func (m *Manager) add(rec Branch, balance *budget.Balance, parent *branch, quota sessionKey, thread string) *branch {
 	m.seq++
-	left, whole := rec.ExpiresAt.Sub(m.steady()), rec.ExpiresAt.Sub(rec.CreatedAt)
-	if whole > 0 { // else the clock jumped in the time of the parent
-		left = min(left, whole)
-	}
 	b := &branch{
 		Branch: rec, seq: m.seq, parent: parent, balance: balance, quota: quota, thread: thread,
 		children: map[*branch]struct{}{}, leases: map[*Lease]struct{}{}, freed: make(chan struct{}),
-		until: time.Since(m.began) + left,
+		until: time.Since(m.began) + min(rec.ExpiresAt.Sub(m.steady()), rec.ExpiresAt.Sub(rec.CreatedAt)),
 	}
 	m.live[b.ID] = b
 	if parent != nil {
