@@ -117,3 +117,41 @@ func TestLostCallBeforeAStep(t *testing.T) {
 		t.Errorf("no response, %v:\n%s", err, text)
 	}
 }
+
+// A branch that began while the clock was set back goes on in the trace of the next process, too.
+func TestBranchOfAStepBack(t *testing.T) {
+	counter, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now().UTC().Truncate(time.Microsecond)
+	dir := filepath.Join(t.TempDir(), "trace")
+	repo, err := folding.OpenSQLite(filepath.Join(t.TempDir(), "foldgate.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer repo.Close()
+	b := folding.Branch{ID: "br_a", Context: "br_a", Depth: 1, Status: folding.StatusActive, BudgetTotal: 100, CreatedAt: start, ExpiresAt: start.Add(time.Minute)}
+	if err := repo.Apply(t.Context(), []folding.Branch{b}); err != nil {
+		t.Fatal(err)
+	}
+	process := func(do func(*BranchRecords)) {
+		j, err := trace.Open(dir, trace.Options{Now: func() time.Time { return start.AddDate(-1, 0, 0) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(&BranchRecords{Recorder: &Recorder{Journal: j, Log: slog.New(slog.DiscardHandler)}, Counter: counter})
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process(func(r *BranchRecords) { r.Event(folding.Event{Kind: folding.EventCreated, Branch: b}) })
+	process(func(r *BranchRecords) {
+		if _, err := r.Reconcile(t.Context(), repo, 10*time.Minute, start); err != nil {
+			t.Fatal(err)
+		}
+		if r.open[b.ID].push == "" {
+			t.Error("the begin of the branch was not found")
+		}
+	})
+}

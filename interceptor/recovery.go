@@ -37,9 +37,6 @@ func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, 
 		to = known
 	}
 	since := to.Add(-maxAge - time.Minute)
-	if !interrupted {
-		since = active[0].CreatedAt
-	}
 	for _, b := range active {
 		if b.CreatedAt.Before(since) {
 			since = b.CreatedAt
