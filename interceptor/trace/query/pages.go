@@ -274,6 +274,7 @@ func (l *lineReader) search(ctx, until context.Context, db *sql.DB, q PageQuery,
 		for err := range sqlitedb.Rows(read, db, []any{&h.id, &at.segment, &at.start, &at.size, &h.key}, query, append([]any{b.first, b.last, least.key, after.key, after.id}, n.args...)...) {
 			if read.Err() != nil {
 				out.cut = true
+				slices.SortFunc(out.hits, hit.compare)
 				return out, ctx.Err()
 			}
 			if err != nil {

@@ -2,6 +2,9 @@ package query
 
 import (
 	"cmp"
+	"context"
+	"database/sql"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -262,5 +265,69 @@ func TestBranchesOverSegments(t *testing.T) {
 		if err != nil || len(all) != 1 || all[0].Context != want || more != (page == 0) {
 			t.Errorf("page %d has %d branches, more %v, %v, want %s", page, len(all), more, err, want)
 		}
+	}
+}
+
+// ending is a context that ends after so many looks at it.
+type ending struct {
+	context.Context
+	looks *int
+}
+
+func (e ending) Err() error {
+	if *e.looks--; *e.looks < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestCutPageIsInOrder: a search whose time ends within a block gives what it has in the order of the page.
+func TestCutPageIsInOrder(t *testing.T) {
+	dir := t.TempDir()
+	j, err := trace.Open(dir, trace.Options{Sync: trace.SyncNever})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range blockRecords + 10 {
+		tokens := 0
+		switch { // the first block has the most, and the second one most of the others
+		case i == 5:
+			tokens = 1000
+		case i < 10:
+			tokens = i
+		case i >= blockRecords:
+			tokens = 900 + i%10
+		}
+		add(t, j, &trace.Record{From: "x", Kind: "mcp/response:tools/call", Audit: &trace.Audit{Tokens: &trace.Tokens{Delivered: tokens}}})
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, cut := indexes(t, dir), 0
+	q := PageQuery{Order: Tokens, Size: 50}
+	for looks := range 20 {
+		left := looks
+		var part found
+		if err := s[0].read(t.Context(), func(db *sql.DB, lines *lineReader) (err error) {
+			part, err = lines.search(t.Context(), ending{t.Context(), &left}, db, q, hit{key: math.MaxInt64})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if part.cut {
+			cut++
+		}
+		var page Page
+		page.merge(q, []found{part}, []hit{{key: math.MaxInt64}})
+		var keys []int
+		for _, r := range page.Records {
+			keys = append(keys, r.Audit.Tokens.Delivered)
+		}
+		if !slices.IsSortedFunc(keys, func(a, b int) int { return b - a }) {
+			t.Errorf("after %d looks a page has the tokens %v", looks, keys)
+		}
+	}
+	if cut < 2 {
+		t.Errorf("%d searches were cut", cut)
 	}
 }
