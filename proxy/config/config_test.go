@@ -170,6 +170,7 @@ func TestConfigFaults(t *testing.T) {
 		{"text in a text", "listen: a: b\n", []wanted{{"syntax", 1, "not allowed in this context: correct the indentation"}}},
 		{"reserved character", "upstreams:\n  a: {command: [@x/y]}\n", []wanted{{"syntax", 2, "into quotes"}}},
 		{"alias by mistake", "principals:\n  a: {token: *SECRET}\n", []wanted{{"principals.a.token", 2, "begins with * into quotes"}}},
+		{"empty key", "'': x\nbudget: {'': x, scale: y}\n", []wanted{{"", 1, "no such key"}, {"budget.", 2, "no such key"}, {"budget.scale", 2, "must be a number"}}},
 		{"key that is no text", "trace: {true: x, payload: none}\n", []wanted{{"trace.true", 1, "no such key"}}},
 		{"unset variable and another fault", "listen: ${NOPE}\nbudget: {scale: x}\n", []wanted{{"listen", 1, "NOPE is not set"}, {"budget.scale", 2, "must be a number"}}},
 		{"tagged boolean", "folding: {inject_memories: !!bool SECRET}\n", []wanted{{"folding.inject_memories", 1, "must be true or false"}}},
@@ -355,6 +356,25 @@ func TestPrivate(t *testing.T) {
 	for _, want := range []string{"s", "s/logins", "a.key", "b.key", "c.key", "d.key", "e.key", "f.key", "g.env"} {
 		if !slices.Contains(got, c.Path(filepath.FromSlash(want))) {
 			t.Errorf("%s is not private: %q", want, got)
+		}
+	}
+}
+
+// The entries of a mapping replace those that it merges, from an alias or from a mapping at that place.
+func TestMergedMappings(t *testing.T) {
+	c, faults := parseText("", []byte(`upstreams:
+  a: &a {command: [cat], timeout_seconds: 5}
+  b: {timeout_seconds: 7, <<: *a}
+  c: {<<: {command: [cat]}}
+  d: {<<: &d {command: [cat]}, timeout_seconds: 7}
+  e: *d
+`), noEnv)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	for key, want := range map[string]int{"a": 5, "b": 7, "c": 0, "d": 7, "e": 0} {
+		if u := c.Upstreams[key]; u == nil || !slices.Equal(u.Command, []string{"cat"}) || u.TimeoutSeconds != want {
+			t.Errorf("%s: %+v", key, u)
 		}
 	}
 }

@@ -329,8 +329,12 @@ func (d *document) entries(n *ast.MappingNode, key string, v reflect.Value) {
 			continue
 		}
 		from := entry.Value
-		if alias, ok := from.(*ast.AliasNode); ok {
-			from = d.named[alias.Value.String()]
+		switch node := from.(type) {
+		case *ast.AliasNode:
+			from = d.named[node.Value.String()]
+		case *ast.AnchorNode:
+			from = node.Value
+			d.named[node.Name.String()] = from
 		}
 		if merged, ok := from.(*ast.MappingNode); ok {
 			d.entries(merged, key, v)
@@ -368,7 +372,7 @@ func (d *document) entries(n *ast.MappingNode, key string, v reflect.Value) {
 // fieldOf returns the field of a struct for a key. It is not valid if there is none.
 func fieldOf(v reflect.Value, key string) (field reflect.Value) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		if f.Tag.Get("yaml") == key && key != "-" {
+		if tag := f.Tag.Get("yaml"); tag == key && tag != "" && tag != "-" {
 			field = v.FieldByIndex(f.Index)
 		}
 	}
