@@ -12,6 +12,16 @@ import (
 // them: the request of a legacy host goes on when the host leaves.
 type inFlight struct{ requests, bytes int }
 
+// run lets Shutdown wait for what is no request. It returns false if Shutdown has begun. Else running.Done must be called.
+func (srv *HTTP) run() bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if !srv.closing {
+		srv.running.Add(1)
+	}
+	return !srv.closing
+}
+
 // enter counts a request of size bytes in. It refuses the request, and returns false, if Shutdown has begun or if too
 // many are in flight. Else leave must be called.
 func (x *exchange) enter(id json.RawMessage, size int) bool {

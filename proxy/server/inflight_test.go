@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/foldgate/foldgate/proxy/replicas"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -92,6 +93,46 @@ func TestRequestsInFlightOfABatch(t *testing.T) {
 	status, body, _ := hostAnswer(t, hostRequest(t, "POST", url, `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","id":2,"method":"b"}]`, wire.HeaderSession, h.Get(wire.HeaderSession)))
 	if status != http.StatusOK || strings.Count(body, `"result"`) != 1 || strings.Count(body, "1 requests are in flight") != 1 {
 		t.Errorf("%d, %s", status, body)
+	}
+}
+
+// With too many requests in flight a host can still end some: it cancels them, answers requests of servers, and ends its
+// session, also at one of several replicas.
+func TestRequestsInFlightCanEnd(t *testing.T) {
+	set, err := replicas.New(replicas.Options{Name: "aaaaa", Key: "key"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, opts := range map[string]HTTPOptions{"alone": {MaxRequests: 1}, "replica": {MaxRequests: 1, Replicas: set}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, opts, func(t *testing.T, g *gate, e *HTTP) {
+				session := ""
+				send := func(method, body string) (*fakeConn, func()) {
+					return serveIn(t, e, hostRequest(t, method, "http://localhost/mcp", body, wire.HeaderSession, session))
+				}
+				opened, wait := send("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`)
+				wait()
+				_, h := opened.head()
+				session = h.Get(wire.HeaderSession)
+				_, waitForCall := send("POST", `{"jsonrpc":"2.0","id":1,"method":"wait"}`)
+				for _, c := range []struct {
+					method, body string
+					want         int
+				}{
+					{"POST", `{"jsonrpc":"2.0","id":2,"method":"wait"}`, http.StatusTooManyRequests},
+					{"POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, http.StatusAccepted},
+					{"POST", `{"jsonrpc":"2.0","id":"s1","result":{}}`, http.StatusAccepted},
+					{"DELETE", "", http.StatusNoContent},
+				} {
+					conn, wait := send(c.method, c.body)
+					if wait(); conn.code() != c.want {
+						t.Errorf("%s %s: %d, want %d", c.method, c.body, conn.code(), c.want)
+					}
+				}
+				g.release <- doneReply
+				waitForCall()
+			})
+		})
 	}
 }
 

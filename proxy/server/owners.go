@@ -60,10 +60,18 @@ func (x *exchange) forwardToOwner(req *Request, body []byte) (answered bool) {
 			return true
 		}
 	}
-	if !x.enter(id, len(body)) {
-		return true
+	if req == nil && body == nil || req != nil && !req.Msg.IsRequest() { // such as a cancellation, which lets a request end
+		if !x.srv.run() {
+			x.refuseShutdown(id)
+			return true
+		}
+		defer x.srv.running.Done()
+	} else {
+		if !x.enter(id, len(body)) {
+			return true
+		}
+		defer x.srv.leave(x.caller.Principal, len(body))
 	}
-	defer x.srv.leave(x.caller.Principal, len(body))
 	ctx, done := x.forwardContext(req)
 	defer done()
 	forwarded, err := set.Forward(ctx, slowWriter{x.w}, x.r, body, to)
