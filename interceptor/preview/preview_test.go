@@ -31,6 +31,7 @@ func TestKinds(t *testing.T) {
 		"{\"nbformat\": 4, \"cells\": [{\"cell_type\": \"code\", \"source\": [\"x = 1\"]}]}":                                                                                  preview.Notebook,
 		"openapi: 3.1.0\ninfo:\n  title: error\npaths:\n  /fail:\n    get: {}\n":                                                                                              preview.YAML,
 		"<?xml version=\"1.0\"?>\n<Errors><Error id=\"1\"/><Error id=\"2\"/></Errors>\n":                                                                                      preview.XML,
+		"<?xml version='1.1' encoding='UTF-8'?>\n<project>\n" + strings.Repeat("<builder><command>make</command></builder>\n", 4) + "</project>\n":                            preview.XML,
 		"<items>" + strings.Repeat("<item><![CDATA[a <b> of </c>]]></item>", 4) + "</items>\n":                                                                                preview.XML,
 		"<testsuite tests=\"1\"><testcase name=\"a\"/></testsuite>\n":                                                                                                         preview.Tests,
 		"[core]\n\tbare = false\n[remote]\n\turl = x\n\tfetch = y\n\tprune = true\n":                                                                                          preview.Config,

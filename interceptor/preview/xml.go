@@ -77,7 +77,12 @@ const maxPaths = 20_000
 // those of the path that repeats first. ok is false if the text is not XML or nested too deeply. If it is not read
 // strictly, it may break some rules, such as with entities that are not defined.
 func parseXML(text string, line int, strictly bool) (elements []*xmlElements, items *xmlElements, ok bool) {
-	d := xml.NewDecoder(strings.NewReader(text))
+	var source io.Reader = strings.NewReader(text)
+	if end := strings.Index(text, "?>") + len("?>"); !strictly && strings.HasPrefix(text, "<?xml ") && end >= len("?>") {
+		// The decoder refuses a declaration of version 1.1, such as those of Jenkins.
+		source = io.MultiReader(strings.NewReader(strings.Repeat(" ", end)), strings.NewReader(text[end:]))
+	}
+	d := xml.NewDecoder(source)
 	d.Strict = strictly
 	d.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil } // the text is UTF-8
 	of := map[string]*xmlElements{"": {}}
