@@ -15,6 +15,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -131,8 +132,8 @@ func (b *batch) title(i int) string {
 }
 
 // faults lists the calls that failed, equal failures once. Each kind of failure gets at most faultTokens; follows, the
-// tokens of a line after the list, is taken from that in equal parts, but not if a refusal would lose its start. The numbers of the calls come on top. whole is
-// false if the list leaves something out.
+// tokens of a line after the list, is taken from that in equal parts, but not if a refusal of foldgate needs all. The
+// numbers of the calls come on top. whole is false if the list leaves something out.
 func (b *batch) faults(follows int) (list string, whole bool) {
 	whole = true
 	var order []string
@@ -161,8 +162,10 @@ func (b *batch) faults(follows int) (list string, whole bool) {
 		frame := min(b.t.Counter.Count("[failed"+which+": ]")+2, frameTokens)
 		room := faultTokens - frame
 		text, all := b.brief(fault, room-(follows+len(shown)-1)/len(shown))
-		if !all && b.results[who[fault][0]].refused {
-			text = cmp.Or(b.start(fault, room), text)
+		if why := b.results[who[fault][0]].refusal; !all && why != nil {
+			if text, all = b.brief(fault, room); !all && why.Reason == trace.ReasonLimit {
+				text = cmp.Or(b.start(fault, room), text)
+			}
 		}
 		out, whole = append(out, "[failed"+which+": "+text+"]"), whole && all
 	}
@@ -191,8 +194,8 @@ func (b *batch) brief(fault string, room int) (line string, whole bool) {
 	return head + "…" + string(tail), false
 }
 
-// start returns the clauses at the start of a refusal of foldgate that fit in about room tokens, "" for none: the first
-// says what refused the call, and until when. What can be done about it comes last.
+// start returns the clauses at the start of the refusal of a limit that fit in about room tokens, "" for none: the first
+// says which limit it is, and until when. What can be done about it comes last.
 func (b *batch) start(refusal string, room int) string {
 	for line := oneLine(refusal); ; {
 		i := max(strings.LastIndex(line, ": "), strings.LastIndex(line, "; "))

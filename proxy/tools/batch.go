@@ -58,8 +58,8 @@ type batch struct {
 type stepResult struct {
 	text, structured string
 	tokens           int
-	fault            string // why there is no result; "" if there is one
-	refused          bool   // by foldgate
+	fault            string               // why there is no result; "" if there is one
+	refusal          *interceptor.Refusal // if foldgate refused the call
 	server, tool     string
 }
 
@@ -255,7 +255,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	r.server, r.tool = c.Target.Server, c.Target.Name
 	if err != nil {
 		r.fault = err.Error()
-		_, r.refused = errors.AsType[*interceptor.Refusal](err)
+		r.refusal, _ = errors.AsType[*interceptor.Refusal](err)
 		return
 	}
 	if c.Outcome.Whole != nil {

@@ -127,21 +127,30 @@ func TestFailedCallIsCheap(t *testing.T) {
 	}
 }
 
-// refuses refuses every call by a limit.
-type refuses struct{ noTools }
-
-func (refuses) CallTool(context.Context, *interceptor.Call) (*interceptor.Result, error) {
-	return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "limit_exceeded", Status: 429, Message: "limit day of data-engineering has 0 of 2000 calls left until " +
-		"2026-11-30T00:00:00Z: the call was not made; go on with what you have, or try again after that time"}
+// refuses refuses every call.
+type refuses struct {
+	noTools
+	with interceptor.Refusal
 }
 
-// A refusal by a limit that is too long says until when it holds.
-func TestRefusedCallSaysUntilWhen(t *testing.T) {
-	host := newTools(t, refuses{}, nil).host("local", "ses_test")
-	got := host("branch_run", `{"tool":"up__read","each":[{},{}]}`)
-	answer, _ := (&interceptor.Result{Body: json.RawMessage(got)}).Text()
-	if n := counter(t).Count(answer); n > 2*faultTokens || !strings.Contains(answer, "limit day of data-engineering has 0 of 2000 calls left until 2026-11-30T00:00:00Z") {
-		t.Errorf("%d tokens: %s", n, answer)
+func (r refuses) CallTool(context.Context, *interceptor.Call) (*interceptor.Result, error) {
+	return nil, &r.with
+}
+
+// A refusal that is too long says what matters: by a limit, until when it holds; of an unknown tool, which one is meant.
+func TestRefusedCallSaysWhatMatters(t *testing.T) {
+	for says, refusal := range map[string]interceptor.Refusal{
+		"limit day of data-engineering has 0 of 2000 calls left until 2026-11-30T00:00:00Z": {Reason: "resource_limit", Code: "limit_exceeded", Status: 429,
+			Message: "limit day of data-engineering has 0 of 2000 calls left until 2026-11-30T00:00:00Z: the call was not made; go on with what you have, or try again after that time"},
+		"files__search_files? find_tools finds tools": {Reason: "invalid_request", Code: "unknown_tool", Status: 404,
+			Message: "Unknown tool: files__nope (call tools/list for the tools there are; did you mean files__grep or files__read_file or files__search_files? find_tools finds tools by what they do)"},
+	} {
+		host := newTools(t, refuses{with: refusal}, nil).host("local", "ses_test")
+		got := host("branch_run", `{"tool":"up__read","each":[{},{}]}`)
+		answer, _ := (&interceptor.Result{Body: json.RawMessage(got)}).Text()
+		if n := counter(t).Count(answer); n > 2*faultTokens || !strings.Contains(answer, says) {
+			t.Errorf("%d tokens: %s", n, answer)
+		}
 	}
 }
 
