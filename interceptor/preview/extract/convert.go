@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -394,12 +393,12 @@ func fromCSV(text string) (any, string, error) {
 		if err != nil || len(rows) < 2 || len(rows[0]) < 2 || strings.HasPrefix(rows[0][0], "- ") { // a list of YAML
 			continue
 		}
-		named := true
+		named, seen := true, map[string]bool{} // there may be 100,000 columns
 		for i, n := range rows[0] {
 			n = strings.TrimSpace(n)
 			_, err := strconv.ParseFloat(n, 64)
-			named = named && n != "" && err != nil && !slices.Contains(rows[0][:i], n)
-			rows[0][i] = n
+			named = named && n != "" && err != nil && !seen[n]
+			rows[0][i], seen[n] = n, true
 		}
 		out := make([]any, len(rows))
 		for n, row := range rows {

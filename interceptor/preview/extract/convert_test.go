@@ -99,6 +99,23 @@ func TestConversionIsBounded(t *testing.T) {
 	}
 }
 
+// A table with very many columns is converted in the time of one with as many rows.
+func TestWideCSV(t *testing.T) {
+	var header strings.Builder
+	const columns = 100_000
+	for i := range columns {
+		fmt.Fprintf(&header, "c%06d,", i)
+	}
+	began := time.Now()
+	rows, _, err := fromCSV(header.String() + "x\n" + strings.Repeat("1,", columns) + "1\n")
+	if took := time.Since(began); err != nil || took > 5*time.Second {
+		t.Errorf("took %s, %v", took, err)
+	}
+	if row, _ := rows.([]any)[0].(map[string]any); len(row) != columns+1 {
+		t.Errorf("a row has %d columns", len(row))
+	}
+}
+
 // FuzzReadInput: whatever a text is, its conversion ends, and JSON around noise is what it is alone.
 func FuzzReadInput(f *testing.F) {
 	for _, text := range []string{
