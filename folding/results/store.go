@@ -101,6 +101,7 @@ var migrations = []string{`
 		created_at INTEGER NOT NULL -- microseconds since 1970
 	);
 	CREATE INDEX results_principal ON results (principal, id, bytes);
+	CREATE INDEX results_created ON results (created_at);
 	CREATE TABLE gone (
 		id        INTEGER PRIMARY KEY AUTOINCREMENT,
 		handle    TEXT NOT NULL UNIQUE,
@@ -129,8 +130,6 @@ var migrations = []string{`
 		UPDATE sizes SET bytes = bytes - old.bytes WHERE principal = old.principal;
 		DELETE FROM sizes WHERE principal = old.principal AND bytes = 0;
 	END;
-`, `
-	CREATE INDEX results_created ON results (created_at);
 `}
 
 // Open opens or creates the store at path and evicts what exceeds the limits.
