@@ -518,7 +518,7 @@ func (f *file) tidy(ctx context.Context) {
 		exec(first+"max((SELECT count(*) FROM counters) - ?, 0))", int64(math.MaxInt64), f.most)
 		return err
 	})
-	go sqlitedb.Checkpoint(f.database(), new(sync.Mutex)) // it waits for the disk; writes wait for it
+	go sqlitedb.Checkpoint(f.database(), new(sync.Mutex)) // it waits for the disk; SQLite makes writes wait if they must
 }
 
 func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error) {

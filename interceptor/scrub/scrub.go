@@ -50,7 +50,7 @@ type Finding struct {
 }
 
 // large is the length of texts and documents that are examined only as many at once as there are processors, because
-// an examination can take up to 20 times their memory. The time limit does not count the wait.
+// an examination can take over 20 times their memory. The time limit does not count the wait.
 const large = 1 << 20
 
 // New returns a Scrubber with the rules of opts. It fails if they do not load.

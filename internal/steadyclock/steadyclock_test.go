@@ -177,6 +177,13 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// rests starts the machine and a process after its clock has moved by d.
+func (m *machine) rests(d time.Duration) {
+	m.sets(d)
+	m.boot, m.passed = "another", 0
+	m.start()
+}
+
 // A machine that was off for a weekend looks like one whose clock was set ahead. Nobody is warned of that.
 func TestStep(t *testing.T) {
 	for _, c := range []struct {
@@ -188,24 +195,20 @@ func TestStep(t *testing.T) {
 		{"ahead", func(m *machine) { m.sets(3 * day) }, 3 * day},
 		{"ahead, and a restart", func(m *machine) { m.sets(3 * day); m.c.Now(); m.start() }, 3 * day},
 		{"back", func(m *machine) { m.sets(-3 * day) }, -3 * day},
-		{"a weekend", func(m *machine) { m.sets(3 * day); m.boot, m.passed = "another", 0; m.start() }, 0},
+		{"a weekend", func(m *machine) { m.rests(3 * day) }, 0},
 		{"a weekend, and a restart", func(m *machine) {
-			m.sets(3 * day)
-			m.boot, m.passed = "another", 0
-			m.start()
+			m.rests(3 * day)
 			m.runs(time.Hour)
 			m.c.Now()
 			m.start()
 		}, 0},
 		{"a weekend, and ahead", func(m *machine) {
-			m.sets(3 * day)
-			m.boot, m.passed = "another", 0
-			m.start()
+			m.rests(3 * day)
 			m.runs(time.Hour)
 			m.c.Now()
 			m.sets(day)
 		}, 4 * day},
-		{"back while it was off", func(m *machine) { m.sets(-3 * day); m.boot, m.passed = "another", 0; m.start() }, -3 * day},
+		{"back while it was off", func(m *machine) { m.rests(-3 * day) }, -3 * day},
 	} {
 		m := newMachine(t, "one")
 		c.do(m)
