@@ -131,7 +131,7 @@ func (w *writer) run() {
 			refused = w.flush()
 		case <-w.quit:
 			if refused = w.flush(); refused > 0 {
-				w.log.Error("ends of branches were not stored; they will time out after a restart", "branches", refused)
+				w.log.Error("ends of branches were not stored; the next start stores those that the trace has", "branches", refused)
 			}
 			w.mu.Lock()
 			w.next.err = Errorf(ErrClosed, "foldgate is shutting down: the change was not stored")

@@ -17,10 +17,12 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Reconcile makes the journal and the branches in repo agree after a process that died between its
-// writes to one and to the other. Afterwards each request has its response, and each push one
-// pop. It returns the workflow steps of the lost calls. After a process that was shut down and left
-// branches active, it only finds the records of these branches.
+// Reconcile makes the journal and the branches in repo agree after a process that wrote to one and not to the
+// other. Afterwards each request has its response, and each push one pop, unless its branch goes on. It returns the
+// workflow steps of the lost calls. A process that was shut down has lost no calls, but repo may have refused its
+// ends of branches.
+//
+// The journal says which branches have ended: if the end of a branch was recorded, it ends here, too.
 //
 // It must run before the manager takes over the active branches, none of which is older than
 // maxAge. known is a time in the last minutes of the process before, by a clock that does not jump; zero if it is
@@ -59,16 +61,13 @@ func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, 
 		}
 		r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = push, hostOf(first), u.conclusions[id] })
 	}
-	if !interrupted {
-		return nil, nil
-	}
 	for _, b := range active {
-		if reason, popped := u.popped[b.ID]; popped {
-			if err := repo.Apply(ctx, []folding.Branch{endedAs(b, reason)}); err != nil {
-				return nil, err
-			}
+		reason, popped := u.popped[b.ID]
+		if !popped && !u.concluded[b.ID] {
+			delete(u.open, b.ID)
+		} else if err := repo.Apply(ctx, []folding.Branch{endedAs(b, reason)}); err != nil {
+			return nil, err
 		}
-		delete(u.open, b.ID)
 	}
 	return u.lostSteps, r.popEnded(ctx, repo, u)
 }
@@ -113,7 +112,7 @@ func endedAs(b folding.Branch, reason string) folding.Branch {
 	case "", reasonReturned:
 		b.Reason = folding.ReasonStorageFailed
 	}
-	b.Error = "foldgate was killed before the end of the branch was stored"
+	b.Error = "foldgate ended before the end of the branch was stored"
 	b.Digest = fmt.Sprintf("%d of %d tokens used", b.BudgetUsed, b.BudgetTotal)
 	return b
 }

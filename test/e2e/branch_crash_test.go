@@ -4,11 +4,13 @@ package e2e
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -116,6 +118,77 @@ folding: {max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000,
 	g.stop()
 	v.checkTrace(t, g)
 	t.Logf("%d kills, %d of them while it started; %d branches, %d calls answered in them", *kills, starts, len(v.all), v.calls)
+}
+
+// The database refuses the ends of branches, and the trace records them. Then the gateway is shut down or killed, and
+// the next ones are killed while they start. No branch goes on, and none has a second begin or end in the trace.
+func TestEndIsRecordedOnly(t *testing.T) {
+	t.Parallel()
+	for _, shut := range []string{"down", "killed"} {
+		t.Run(shut, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			g := newGateway(t, "upstreams: {}\n")
+			cmd := g.command("run")
+			c, err := mcpclient.Stdio(cmd, mcpclient.Legacy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			startHost(t, ctx, c)
+			var all []string
+			for _, parent := range []string{"", "0", ""} {
+				args := map[string]any{"description": "work"}
+				if parent != "" {
+					args["parent_branch_id"] = all[0]
+				}
+				all = append(all, own[created](t, tool(t, c, ctx, "branch_create", jsonText(args))).BranchID)
+			}
+			db, err := sql.Open("sqlite", filepath.Join(g.dir, "state", "foldgate.db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			db.SetMaxOpenConns(1)
+			if _, err := db.Exec("BEGIN IMMEDIATE"); err != nil { // foldgate waits for a second, and tries again
+				t.Fatal(err)
+			}
+			if r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(map[string]any{"branch_id": all[0], "message": "done"}))); !r.Success {
+				t.Errorf("branch_return: %+v", r)
+			}
+			if shut == "killed" {
+				_ = cmd.Process.Kill()
+				_ = c.Close() // it was killed: the error is the point
+			} else if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := db.Exec("ROLLBACK"); err != nil {
+				t.Fatal(err)
+			}
+			for range *kills / 2 {
+				cmd := g.command("run")
+				c, err := mcpclient.Stdio(cmd, mcpclient.Legacy)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.AfterFunc(time.Duration(rand.IntN(400))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+				_, _ = c.Start(ctx)
+				_ = cmd.Process.Kill()
+				_ = c.Close()
+			}
+			last := g.connect(ctx, "stdio", mcpclient.Legacy)
+			for i, id := range all {
+				goesOn := shut == "killed" && i == 2
+				if s := statusOf(t, last, ctx, id); goesOn != (s.Status == "active") {
+					t.Errorf("branch %d is %s (%s)", i, s.Status, s.Reason)
+				}
+			}
+			g.stop()
+			g.pushesHavePops()
+			if out := g.output("trace", "verify"); strings.Contains(out, "is not closed") {
+				t.Errorf("trace verify: %s", out)
+			}
+		})
+	}
 }
 
 // work lets clients work in branches until the process dies.
