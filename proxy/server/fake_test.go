@@ -24,6 +24,8 @@ type fakeRouter struct {
 	onNotify func(m wire.Message)
 	onCheck  func(h http.Header) *wire.Error // nil: all headers are right
 	closing  time.Duration                   // how long a session takes to close
+	onOpen   func()                          // nil: nothing more happens
+	onBegin  func(ex *Request)               // likewise
 
 	mu       sync.Mutex
 	peers    []Peer
@@ -55,6 +57,9 @@ func echo(_ context.Context, ex *Request) wire.Message {
 }
 
 func (c *fakeRouter) Open(p Peer) Session {
+	if c.onOpen != nil {
+		c.onOpen()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.peers = append(c.peers, p)
@@ -80,6 +85,9 @@ func (c *fakeSession) Begin(ctx context.Context, ex *Request) Pending {
 	c.mu.Lock()
 	c.began = append(c.began, string(ex.Msg.ID))
 	c.mu.Unlock()
+	if c.onBegin != nil {
+		c.onBegin(ex)
+	}
 	return fakePending{c, ctx, ex}
 }
 

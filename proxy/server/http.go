@@ -315,6 +315,10 @@ type exchange struct {
 	r      *http.Request
 	branch string      // in the URL, or ""
 	caller auth.Caller // set by authenticate
+
+	// entered says that a request of so many bytes is counted in; see enter.
+	entered bool
+	size    int
 }
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"

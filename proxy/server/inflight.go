@@ -23,10 +23,11 @@ func (srv *HTTP) run() bool {
 }
 
 // enter counts a request of size bytes in. It refuses the request, and returns false, if Shutdown has begun or if too
-// many are in flight. Else leave must be called.
+// many are in flight. Else leave must be called, by a defer: whatever panics, the request is counted out.
 func (x *exchange) enter(id json.RawMessage, size int) bool {
 	switch err := x.srv.enter(x.caller.Principal, size); err {
 	case nil:
+		x.entered, x.size = true, size
 		return true
 	case errShutdown:
 		x.refuseShutdown(id)
@@ -35,6 +36,14 @@ func (x *exchange) enter(id json.RawMessage, size int) bool {
 		x.refuse(http.StatusTooManyRequests, id, invalid(wire.CodeInternal, err.Error()))
 	}
 	return false
+}
+
+// leave counts out the request that enter has counted in, if it has not done so yet.
+func (x *exchange) leave() {
+	if x.entered {
+		x.entered = false
+		x.srv.leave(x.caller.Principal, x.size)
+	}
 }
 
 // enter is [exchange.enter] for a caller that refuses the request itself, with the error.

@@ -80,6 +80,60 @@ func TestRequestsInFlight(t *testing.T) {
 	}
 }
 
+// A request that the router can't register is answered, and counts no longer.
+func TestBeginPanics(t *testing.T) {
+	bubble(t, HTTPOptions{MaxRequests: 2}, func(t *testing.T, g *gate, e *HTTP) {
+		g.onServe = func(ctx context.Context, ex *Request) wire.Message {
+			if ex.Msg.Method == "initialize" {
+				return wire.Message{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
+			}
+			return echo(ctx, ex)
+		}
+		session := openIn(t, e)
+		g.onBegin = func(ex *Request) {
+			if ex.Msg.Method != "fine" {
+				panic("in Begin")
+			}
+		}
+		const failed, fine = `"error":{"code":-32603,"message":"internal error"}`, `"result":`
+		for _, c := range []struct {
+			name string
+			req  *http.Request
+			want []string
+		}{
+			{"legacy", hostRequest(t, "POST", localURL, `{"jsonrpc":"2.0","id":1,"method":"a"}`, wire.HeaderSession, session), []string{`"id":1,` + failed}},
+			{"initialize", hostRequest(t, "POST", localURL, `{"jsonrpc":"2.0","id":2,"method":"initialize"}`), []string{`"id":2,` + failed}},
+			{"batch", hostRequest(t, "POST", localURL, `[{"jsonrpc":"2.0","id":3,"method":"fine"},{"jsonrpc":"2.0","id":4,"method":"a"}]`, wire.HeaderSession, session),
+				[]string{`"id":3,` + fine, `"id":4,` + failed}},
+			{"modern", modernRequest(t, localURL, "a", ""), []string{failed}},
+		} {
+			conn, wait := serveIn(t, e, c.req)
+			wait()
+			for _, want := range c.want {
+				if !strings.Contains(conn.text(), want) {
+					t.Errorf("%s: %s", c.name, conn.text())
+				}
+			}
+			if e.allInFlight != (inFlight{}) || len(e.inFlight) > 0 {
+				t.Errorf("%s: %v and %v are in flight", c.name, e.allInFlight, e.inFlight)
+			}
+		}
+	})
+	// The connection ends if the router can't open a session.
+	bubble(t, HTTPOptions{}, func(t *testing.T, g *gate, e *HTTP) {
+		g.onOpen = func() { panic("in Open") }
+		for _, r := range []*http.Request{hostRequest(t, "POST", localURL, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`), modernRequest(t, localURL, "a", "")} {
+			func() {
+				defer func() { _ = recover() }() // as net/http does
+				e.ServeHTTP(&fakeConn{}, r)
+			}()
+			if e.allInFlight != (inFlight{}) || len(e.inFlight) > 0 {
+				t.Errorf("%v and %v are in flight", e.allInFlight, e.inFlight)
+			}
+		}
+	})
+}
+
 // The requests of a batch count one by one.
 func TestRequestsInFlightOfABatch(t *testing.T) {
 	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {

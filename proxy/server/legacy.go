@@ -37,6 +37,7 @@ func (x *exchange) postLegacy(req *Request) {
 		accept(l.session, req.Msg, x.srv.log)
 		x.accepted()
 	case x.enter(req.Msg.ID, len(req.Msg.Raw)):
+		defer x.leave()
 		l.serve(x, req)
 	}
 }
@@ -47,9 +48,9 @@ func (x *exchange) initialize(req *Request) {
 	if !x.enter(req.Msg.ID, len(req.Msg.Raw)) {
 		return
 	}
+	defer x.leave()
 	l, fault := x.srv.openSession(x.caller.Identity, declared(req.Msg))
 	if fault != nil {
-		x.srv.leave(x.caller.Principal, len(req.Msg.Raw))
 		x.w.Header().Set("Retry-After", "60")
 		x.refuse(http.StatusServiceUnavailable, req.Msg.ID, fault)
 		return
@@ -102,10 +103,13 @@ func (x *exchange) postBatch(body []byte) {
 	for _, m := range messages {
 		if !m.IsRequest() {
 			accept(l.session, m, x.srv.log)
-		} else if err := x.srv.enter(x.caller.Principal, len(m.Raw)); err != nil {
+			continue
+		}
+		req := x.request(m)
+		if err := x.srv.enter(x.caller.Principal, len(m.Raw)); err != nil {
 			l.finish(p.stream, Reply{Message: invalid(wire.CodeInternal, err.Error()).Reply(m.ID)})
-		} else {
-			serve = append(serve, l.begin(p.stream, x.request(m)))
+		} else { // nothing here panics before it leaves
+			serve = append(serve, l.begin(p.stream, req, func() { x.srv.leave(x.caller.Principal, len(m.Raw)) }))
 		}
 	}
 	p.serve(sseAfter, func() {

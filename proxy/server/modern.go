@@ -31,10 +31,10 @@ func (x *exchange) postModern(req *Request) {
 	if !x.enter(m.ID, len(m.Raw)) {
 		return
 	}
+	defer x.leave()
 	x.srv.localTaskID(req)
 	peer := Peer{Identity: x.caller.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
-		defer x.srv.leave(x.caller.Principal, len(m.Raw))
 		s := x.srv.router.Open(peer)
 		accept(s, m, x.srv.log)
 		closeSession(s, "notification taken", x.srv.log)
@@ -53,9 +53,9 @@ func (x *exchange) postModern(req *Request) {
 	}
 	s := x.srv.router.Open(peer)
 	p.serve(wait, func() {
-		defer x.srv.leave(x.caller.Principal, len(m.Raw))
+		defer x.leave()
 		req.Emit = emit
-		reply := s.Begin(ctx, req).Serve()
+		reply := begin(m.ID, x.srv.log, func() Pending { return s.Begin(ctx, req) }).Serve()
 		if reply.Error != nil {
 			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}

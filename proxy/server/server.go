@@ -129,6 +129,24 @@ type Pending interface {
 	Sent()
 }
 
+// begin registers a request, with f. If f panics, the request is answered with an internal error.
+func begin(id json.RawMessage, log *slog.Logger, f func() Pending) (p Pending) {
+	p = failed{id}
+	guard(log, "the begin of a request", func() { p = f() })
+	return p
+}
+
+// failed is a request that could not be registered.
+type failed struct{ id json.RawMessage }
+
+// Serve implements [Pending].
+func (f failed) Serve() Reply {
+	return Reply{Message: invalid(wire.CodeInternal, "internal error").Reply(f.id)}
+}
+
+// Sent implements [Pending].
+func (failed) Sent() {}
+
 func accept(s Session, m wire.Message, log *slog.Logger) {
 	guard(log, "a message of the host", func() {
 		if m.IsNotification() {

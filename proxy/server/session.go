@@ -225,12 +225,12 @@ func (l *legacySession) response(x *exchange, req *Request, requests int) *respo
 // serve runs a request that was entered, and answers it.
 func (l *legacySession) serve(x *exchange, req *Request) {
 	p := l.response(x, req, 1)
-	p.serve(sseAfter, func() { l.begin(p.stream, req)() })
+	p.serve(sseAfter, func() { l.begin(p.stream, req, x.leave)() })
 }
 
-// begin registers a request that was entered. The caller must call serve. The call goes on if its
+// begin registers a request that was entered. The caller must call serve, which calls leave. The call goes on if its
 // host leaves, and its messages take another way.
-func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
+func (l *legacySession) begin(s *stream, req *Request, leave func()) (serve func()) {
 	req.Emit = func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
@@ -238,10 +238,9 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 		}
 		return err
 	}
-	size := len(req.Msg.Raw)
-	p := l.session.Begin(l.lifetime, req)
+	p := begin(req.Msg.ID, l.srv.log, func() Pending { return l.session.Begin(l.lifetime, req) })
 	return func() {
-		defer l.srv.leave(l.caller.Principal, size)
+		defer leave()
 		r := p.Serve()
 		if req.Msg.Method == wire.MethodInitialize && r.Result == nil {
 			l.close("initialize failed")

@@ -234,19 +234,21 @@ func (s *stdioServer) request(m wire.Message) {
 	}
 	var session Session
 	probe := discover && s.modern[can] == nil
-	if probe {
-		session = s.open(isModern, can)
-	} else {
-		session = s.session(isModern, can)
-	}
-	p := session.Begin(s.lifetime, req)
+	p := begin(m.ID, s.log, func() Pending {
+		if probe {
+			session = s.open(isModern, can)
+		} else {
+			session = s.session(isModern, can)
+		}
+		return session.Begin(s.lifetime, req)
+	})
 	s.pending.Go(func() {
 		defer func() { <-s.slots }()
 		defer p.Sent()
 		if reply := p.Serve(); reply.ID != nil { // a failed writer ends the connection
 			_ = s.out.Write(reply.AppendLine)
 		}
-		if probe {
+		if probe && session != nil {
 			closeSession(session, "probe answered", s.log)
 		}
 	})

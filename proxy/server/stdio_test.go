@@ -38,6 +38,40 @@ func stdioLines(t *testing.T, c Router, input string) []string {
 	return strings.Split(text, "\n")
 }
 
+// A request that the router can't register, or open a session for, is answered.
+func TestStdioBeginPanics(t *testing.T) {
+	for _, where := range []string{"Open", "Begin"} {
+		c, panics := newFakeRouter(nil), func() { panic("in " + where) }
+		if where == "Open" {
+			c.onOpen = panics
+		} else {
+			c.onBegin = func(*Request) { panics() }
+		}
+		for _, params := range []string{`{}`, `{` + modernMeta + `}`} {
+			for _, method := range []string{"m", "server/discover"} {
+				var in strings.Builder
+				const requests = stdioMaxPending + 1 // each leaves its place to others
+				for n := range requests {
+					fmt.Fprintf(&in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", n, method, params)
+				}
+				var out bytes.Buffer
+				if err := ServeStdio(t.Context(), c, strings.NewReader(in.String()), &out, slog.New(slog.DiscardHandler)); err != nil {
+					t.Fatal(err)
+				}
+				lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+				for _, line := range lines {
+					if !strings.HasSuffix(line, `"error":{"code":-32603,"message":"internal error"}}`) {
+						t.Fatalf("%s %s: %s", where, method, line)
+					}
+				}
+				if len(lines) != requests {
+					t.Errorf("%s %s: %d answers", where, method, len(lines))
+				}
+			}
+		}
+	}
+}
+
 func TestStdioAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name, in, want string // want "" is silence
