@@ -160,6 +160,13 @@ func TestRequestsInFlightCanEnd(t *testing.T) {
 	for name, opts := range map[string]HTTPOptions{"alone": {MaxRequests: 1}, "replica": {MaxRequests: 1, Replicas: set}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, opts, func(t *testing.T, g *gate, e *HTTP) {
+				serve := g.onServe
+				g.onServe = func(ctx context.Context, ex *Request) wire.Message {
+					if ex.Msg.Method == "initialize" {
+						return wire.Message{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
+					}
+					return serve(ctx, ex)
+				}
 				session := ""
 				send := func(method, body string) (*fakeConn, func()) {
 					return serveIn(t, e, hostRequest(t, method, "http://localhost/mcp", body, wire.HeaderSession, session))
@@ -176,6 +183,7 @@ func TestRequestsInFlightCanEnd(t *testing.T) {
 					{"POST", `{"jsonrpc":"2.0","id":2,"method":"wait"}`, http.StatusTooManyRequests},
 					{"POST", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, http.StatusAccepted},
 					{"POST", `{"jsonrpc":"2.0","id":"s1","result":{}}`, http.StatusAccepted},
+					{"POST", `[{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}},{"jsonrpc":"2.0","id":"s1","result":{}}]`, http.StatusAccepted},
 					{"DELETE", "", http.StatusNoContent},
 				} {
 					conn, wait := send(c.method, c.body)

@@ -60,13 +60,13 @@ func (x *exchange) forwardToOwner(req *Request, body []byte) (answered bool) {
 			return true
 		}
 	}
-	if req == nil && body == nil || req != nil && !req.Msg.IsRequest() { // such as a cancellation, which lets a request end
+	if !hasRequest(req, body) { // such as a cancellation, which lets a request end
 		if !x.srv.run() {
 			x.refuseShutdown(id)
 			return true
 		}
 		defer x.srv.running.Done()
-	} else {
+	} else { // a batch is one here: it takes one connection to its owner, which counts its requests
 		if !x.enter(id, len(body)) {
 			return true
 		}
@@ -82,6 +82,25 @@ func (x *exchange) forwardToOwner(req *Request, body []byte) (answered bool) {
 		x.refuseShutdown(id)
 	}
 	return forwarded || stopping
+}
+
+// hasRequest reports whether a message, or a batch if req is nil, has a request, or what is no message and is
+// answered, too. No body has none.
+func hasRequest(req *Request, body []byte) bool {
+	if req != nil {
+		return req.Msg.IsRequest()
+	}
+	if body != nil && !rawjson.Valid(body, wire.MaxDepth) {
+		return true
+	}
+	n := 0
+	for v := range rawjson.Elements(body) {
+		if m, err := wire.ParseMessage(v); err != nil || m.IsRequest() || n == batchMax {
+			return true
+		}
+		n++
+	}
+	return false
 }
 
 // refuseForward answers a request that its owner did not. named are the ids in it.
