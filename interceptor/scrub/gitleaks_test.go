@@ -8,6 +8,7 @@ import (
 	"regexp/syntax"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/foldgate/foldgate/test/regexsample"
@@ -180,4 +181,45 @@ func TestEveryDefaultRule(t *testing.T) {
 			t.Errorf("rule %s: no sample of it was found by gitleaks", r.ID)
 		}
 	}
+}
+
+// TestTokensBeforeSigns: the tokens of gitleaks' rules are found in prose, tables, HTML and URLs, too, where gitleaks misses
+// the end that it asks for.
+func TestTokensBeforeSigns(t *testing.T) {
+	s := newScrubber(t, Options{})
+	rules, texts := 0, 0
+	for i, r := range s.rules.rules {
+		token, ends := strings.CutSuffix(r.Regex, textEnds[0])
+		if !ends || r.own || r.generic {
+			continue
+		}
+		tree, err := syntax.Parse(token, syntax.Perl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sam := regexsample.New(uint64(i))
+		found := 0
+		for n := 0; n < 60 && found < 3; n++ {
+			match := sam.Of(tree)
+			hits := hitsOf(t, s, match+";")
+			if len(hits) == 0 || hits[0].rule.ID != r.ID || hits[0].match.End != len(match)+1 {
+				continue
+			}
+			found++
+			secret := match[hits[0].secret.Start:]
+			for _, behind := range []string{", x", ".", ") x", "] x", "</td>", "|", "*", "/x", ":x", "!", "?a=b", "@x", "#x", "\u2026", "\x00", `\t`, `\"`} {
+				texts++
+				if got, _, err := s.Text(t.Context(), match+behind); err != nil || strings.Contains(got, secret) {
+					t.Errorf("%s: Text(%q) = %q, %v", r.ID, match+behind, got, err)
+				}
+			}
+		}
+		if found > 0 {
+			rules++
+		}
+	}
+	if rules < 90 {
+		t.Errorf("tokens of %d rules were tried, want more", rules)
+	}
+	t.Logf("%d texts with tokens of %d rules", texts, rules)
 }

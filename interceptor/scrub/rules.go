@@ -204,7 +204,7 @@ func (s *ruleSet) add(base *rule) {
 	}
 	merged := *base
 	merged.Entropy, merged.SecretGroup = cmp.Or(r.Entropy, base.Entropy), cmp.Or(r.SecretGroup, base.SecretGroup)
-	merged.expr, merged.path = cmp.Or(r.expr, base.expr), cmp.Or(r.path, base.path)
+	merged.Regex, merged.expr, merged.path = cmp.Or(r.Regex, base.Regex), cmp.Or(r.expr, base.expr), cmp.Or(r.path, base.path)
 	merged.Keywords, merged.allow = slices.Concat(base.Keywords, r.Keywords), slices.Concat(base.allow, r.allow)
 	*r = merged
 }
@@ -271,6 +271,10 @@ func (s *ruleSet) finish() error {
 			r.allow = append(r.allow, a)
 		}
 	}
+	notNames, err := newAllowlist(&allowEntry{Regexes: []string{`^\w\.(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}$`}}) // s.ReadUint16LengthPrefixed
+	if err != nil {
+		return err
+	}
 	for _, r := range s.rules {
 		for _, q := range r.Required {
 			if s.byID[q.ID] == nil {
@@ -286,12 +290,37 @@ func (s *ruleSet) finish() error {
 		if r.expr != nil && r.Apart && (r.Before || r.SecretGroup > 0) && r.expr.NumSubexp() < 2 {
 			return fmt.Errorf("rules: rule %q: its regex needs two groups, for the value and its name", r.ID)
 		}
-		if r.expr != nil && (r.path == nil || r.path.MatchString("")) {
-			r.index = len(s.active)
-			s.active = append(s.active, r)
+		if r.expr == nil || r.path != nil && !r.path.MatchString("") {
+			continue
+		}
+		s.activate(r)
+		if r.own || r.generic {
+			continue
+		}
+		for _, end := range textEnds {
+			if token, ends := strings.CutSuffix(r.Regex, end); ends {
+				before := *r
+				before.own, before.allow = true, append(slices.Clip(r.allow), notNames)
+				if before.expr, err = regexset.Parse(token + signEnd); err != nil {
+					return fmt.Errorf("rules: rule %q before a sign: %w", r.ID, err)
+				}
+				s.activate(&before)
+			}
 		}
 	}
 	return nil
+}
+
+// textEnds end most expressions of gitleaks: behind a token is a blank, a quotation mark, a semicolon or the end. signEnd
+// is what else ends one in prose, tables, HTML and URLs. Not (, which follows names of functions. A rule with one of
+// textEnds has a second expression, with signEnd.
+var textEnds = []string{`(?:[\x60'"\s;]|\\[nr]|$)`, `(?:$|[\\'"\x60\s<),])`}
+
+const signEnd = `(?:[^\w\s;"'\x60\\(-]|\\(?:[^nr]|$))`
+
+func (s *ruleSet) activate(r *rule) {
+	r.index = len(s.active)
+	s.active = append(s.active, r)
 }
 
 // patterns returns the expressions of the active rules and, after them, of their allow-lists.
