@@ -47,7 +47,8 @@ func (x *examination) hitsAndPairs(text string) ([]hit, pairs, error) {
 	apart, err := x.pairs(text, hits)
 	var room [1]mark
 	return slices.DeleteFunc(hits, func(h hit) bool {
-		return len(h.mark(room[:0], text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h) || isNamedPublic(text, &h))
+		return len(h.mark(room[:0], text)) == 0 || h.rule.token && inBinary(text, h.secret) ||
+			h.rule.generic && (isChecksum(text, &h) || isName(text, &h) || isNamedPublic(text, &h))
 	}), apart, err
 }
 

@@ -385,3 +385,23 @@ func TestKeyBodies(t *testing.T) {
 		}
 	}
 }
+
+// TestTokensInBinary: what looks like a token in base64 of binary data is none, and a token between the signs of a URL or
+// a form is one.
+func TestTokensInBinary(t *testing.T) {
+	s := newScrubber(t, Options{})
+	square, facebook := "EA"+"AA"+token(61, "Q0", 40), "EA"+"A"+token(62, "Z1", 100)
+	blob := func(seed uint64) string { return token(seed, "k7+", 72) + "\n" + token(seed+1, "p/", 40) }
+	for _, secret := range []string{square, facebook} {
+		in := `{"wasm": "` + blob(63) + "+" + secret + "/" + blob(65) + `"}`
+		if got, found, err := s.Text(t.Context(), in); err != nil || got != in {
+			t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
+		}
+		for _, form := range []string{"https://example.com/a/b7/SECRET/x", "q=here+is+the+TOKEN7+that+you+asked+for+SECRET+please+keep+it+to+yourself+and+delete+it", "a+SECRET+b"} {
+			in := strings.Replace(form, "SECRET", secret, 1)
+			if got, _, err := s.Text(t.Context(), in); err != nil || strings.Contains(got, secret) {
+				t.Errorf("Text(%q) = %q, %v, want it redacted", in, got, err)
+			}
+		}
+	}
+}

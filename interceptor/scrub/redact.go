@@ -217,6 +217,28 @@ func isWord(text string, i int) bool {
 	return i >= 0 && i < len(text) && (kindOf(text[i]) != '_' || text[i] == '_')
 }
 
+// inBinary reports whether a token is a part of base64 that encodes binary data: with a sign of base64 beside it, and
+// much that looks random around it.
+func inBinary(text string, s span) bool {
+	const reach, least = 256, 64
+	digit := func(i int) bool {
+		return i >= 0 && i < len(text) && (text[i] == '\n' || text[i] == '\r' || strings.IndexByte(base64Digits, text[i]) >= 0)
+	}
+	sign := func(i int) bool { return digit(i) && strings.IndexByte("+/", text[i]) >= 0 }
+	if !sign(s.Start-1) && !sign(s.End) {
+		return false
+	}
+	start, end := s.Start, s.End
+	for start > s.Start-reach && digit(start-1) {
+		start--
+	}
+	for end < s.End+reach && digit(end) {
+		end++
+	}
+	around := text[start:s.Start] + text[s.End:end]
+	return len(around) >= least && strings.Contains(around, "+") && strings.ContainsAny(around, "0123456789") && !isSpoken(around)
+}
+
 // checksums matches the sums in lock files. gitleaks excepts such files by their path; a text has
 // none, so the shape decides.
 var checksums = regexp.MustCompile(`^(?:h1:[A-Za-z0-9+/]{43}=|sha(?:1|256|384|512)-[A-Za-z0-9+/]{27,86}={0,2})$`)

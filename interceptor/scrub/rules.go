@@ -42,6 +42,7 @@ type rule struct {
 	own     bool // foldgate's, not gitleaks' or the user's
 	certain bool // of known secrets: no allow-list applies
 	generic bool // gives way to a more exact rule
+	token   bool // the form alone gives its secrets away; see inBinary
 	index   int  // in active and in the regexset; -1 for a rule that is not active
 }
 
@@ -184,7 +185,7 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rules %s: rule %q: %w", name, f.Rules[i].ID, err)
 		}
-		r.own = own
+		r.own, r.token = own, own && strings.HasSuffix(r.ID, "-service-token")
 		s.add(r)
 	}
 	return &f, nil
@@ -300,7 +301,7 @@ func (s *ruleSet) finish() error {
 		for _, end := range textEnds {
 			if token, ends := strings.CutSuffix(r.Regex, end); ends {
 				before := *r
-				before.own, before.allow = true, append(slices.Clip(r.allow), notNames)
+				before.own, before.token, before.allow = true, true, append(slices.Clip(r.allow), notNames)
 				if before.expr, err = regexset.Parse(token + signEnd); err != nil {
 					return fmt.Errorf("rules: rule %q before a sign: %w", r.ID, err)
 				}
