@@ -787,35 +787,6 @@ func (t Token) Digest() (sum [sha256.Size]byte, ok bool) {
 	return sum, err == nil && copy(sum[:], raw) == sha256.Size && len(raw) == sha256.Size
 }
 
-// Secrets returns the tokens, client secrets and keys that the configuration holds in plain text, sorted.
-func (c Config) Secrets() (secrets []string) {
-	add := func(s Secret) {
-		if len(s) >= minToken { // a shorter one could be a word
-			secrets = append(secrets, string(s))
-		}
-	}
-	for _, p := range c.Principals {
-		for _, t := range p.All() {
-			add(t.Token)
-		}
-	}
-	for _, u := range c.Upstreams {
-		for _, client := range u.Auth.clients() {
-			add(client.ClientSecret)
-		}
-		if a := u.Auth; a != nil && a.AuthorizationCode != nil {
-			add(a.AuthorizationCode.ClientSecret)
-		}
-		if a := u.Auth; a != nil && a.Enterprise != nil {
-			add(a.Enterprise.Provider.ClientSecret)
-		}
-	}
-	add(c.Replicas.Key)
-	add(c.LLM.Key)
-	slices.Sort(secrets)
-	return secrets
-}
-
 // ScrubPolicy returns the policy for an upstream; "" is foldgate itself.
 func (c *Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 	var own ScrubPolicy

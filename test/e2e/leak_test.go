@@ -261,3 +261,31 @@ func TestPasswordsInTexts(t *testing.T) {
 		}
 	}
 }
+
+// What the configuration gives a server to log in with reaches neither the host nor the log or the trace, whatever stands
+// around it.
+func TestSecretsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	secrets := []string{"grey-otter-runs-42-fast", "copper-lamp-31-window", "walnut-river-77-plate", "Kx7mQ2vLp9Zt"}
+	g := newGateway(t, fmt.Sprintf(`upstreams:
+  fake: {command: [%q, --, --token, %q], env: {FAKE_API_TOKEN: %q, FAKE_URL: "postgres://u:%s@db/x"}}
+  remote: {url: "http://127.0.0.1:1/mcp", headers: {Authorization: "Bearer %s"}}
+trace: {payload: scrubbed}
+`, fakeserverBin, secrets[1], secrets[0], secrets[3], secrets[2]))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, secret := range secrets {
+		if answer := said(t, tool(t, c, ctx, "fake__text", jsonText(map[string]any{"text": "connected with " + secret + " now"}))); answer != "connected with [REDACTED:foldgate-token] now" {
+			t.Errorf("of %q the host sees %q", secret, answer)
+		}
+		tool(t, c, ctx, "fake__stderr", jsonText(map[string]any{"text": "starting with " + secret}))
+	}
+	g.stop()
+	for place, text := range map[string]string{"log": g.log.String(), "trace": g.output("trace", "--format", "jsonl")} {
+		for _, secret := range secrets {
+			if strings.Contains(text, secret) {
+				t.Errorf("the %s has %q", place, secret)
+			}
+		}
+	}
+}
