@@ -97,6 +97,10 @@ func (is *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			{"kty": "RSA", "kid": kid, "use": "sig", "n": b64(rsaKey.N.Bytes()), "e": "AQAB"},
 			{"kty": "EC", "kid": kid + "-ec", "crv": "P-256", "x": b64(point[1:33]), "y": b64(point[33:])},
 			{"kty": "RSA", "kid": "encrypts", "use": "enc", "n": b64(rsaKey.N.Bytes()), "e": "AQAB"},
+			// Keys that a program may not know, or that are wrong, say nothing of the others (RFC 7517, section 5).
+			{"kty": "AKP", "alg": "ML-DSA-44", "kid": "later", "pub": "AAAA"},
+			{"kty": "EC", "kid": "other-curve", "crv": "secp256k1", "x": b64(point[1:33]), "y": b64(point[33:])},
+			{"kty": "RSA", "kid": "incomplete", "e": "AQAB"},
 		}}
 	default:
 		http.NotFound(w, r)

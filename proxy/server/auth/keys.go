@@ -156,7 +156,7 @@ func (k *keys) get(ctx context.Context) (jwk.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := jwk.Parse(body)
+	set, err := jwk.Parse(body, jwk.WithIgnoreParseError(true)) // of keys that it does not know (RFC 7517, section 5)
 	if err != nil {
 		return nil, fmt.Errorf("%s: not a set of keys", at)
 	}
