@@ -93,7 +93,7 @@ func (s *Session) discover(ctx context.Context) (capabilities []byte, instructio
 	var wg sync.WaitGroup
 	servers := s.rt.Settings().Servers
 	for _, srv := range servers {
-		if _, known := srv.Info(); !known {
+		if _, known := srv.InfoFor(s.listing()); !known {
 			wg.Go(func() {
 				began := srv.Connecting(s.listing())
 				waiting, cancel := context.WithDeadline(waiting, began.Add(wait))
@@ -142,7 +142,8 @@ func (s *Session) instructions(ctx, waiting context.Context) string {
 		text += " If find_tools is listed, it finds the tools that are not; call_tool calls them."
 	}
 	for _, srv := range s.rt.Settings().Servers {
-		own := supply{s.rt, srv, s.scope.Group}.instructions(ctx, false)
+		info, _ := srv.InfoFor(s.listing())
+		own := supply{s.rt, srv, s.scope.Group}.instructions(ctx, info, false)
 		if own != "" && !s.conceals(srv, func(k catalog.Kind) *catalog.List {
 			l, _ := s.list(waiting, s.patience(), srv, k, nil)
 			return l

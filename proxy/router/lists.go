@@ -202,6 +202,13 @@ func (c *listCache) markStale() {
 	}
 }
 
+// hasChanged reports whether a list may differ from the one that was read first.
+func (c *listCache) hasChanged(k catalog.Kind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.epoch[k] > 0
+}
+
 func (c *listCache) forget(changed []catalog.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -297,13 +304,13 @@ func (p *groupLists) of(srv *upstream.Server) *listCache {
 	return c.(*listCache)
 }
 
-// storedLists returns a cache with the lists that the server gave to an earlier process for hosts that
-// can do the same.
+// storedLists returns a cache with the lists that the server gave to an earlier process, or to another principal if they do not
+// depend on that, for hosts that can do the same.
 func (s supply) storedLists() *listCache {
 	c := &listCache{supply: s, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.rt.tell(s.group, k.Changed()) }}
 	_, known := s.srv.Info()
 	for k := range catalog.Kinds {
-		page := s.srv.StoredList(k.Method(), s.group.Capabilities)
+		page := s.srv.StoredList(k.Method(), s.group)
 		if page == nil && (!known || s.srv.Capability(k.Capability()) != nil) {
 			continue
 		}
@@ -538,7 +545,8 @@ func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Se
 	if wait > 0 && srv.IsOpen(s.listing()) {
 		wait = max(wait, answerWait)
 	}
-	return s.cacheOf(srv).get(ctx, k, began, wait, func() (*catalog.List, error) {
+	c := s.cacheOf(srv)
+	return c.get(ctx, k, began, wait, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(s.rt.lifetime, fetchLimit)
 		defer cancel()
 		l, err := s.readList(ctx, srv, k, causes)
@@ -546,7 +554,7 @@ func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Se
 			return nil, err
 		}
 		if l.Record != "" { // the server was asked
-			srv.StoreList(ctx, k.Method(), s.scope.Capabilities, l.Page(k))
+			srv.StoreList(ctx, k.Method(), s.scope.Group, c.hasChanged(k), l.Page(k))
 		}
 		return supply{s.rt, srv, s.scope.Group}.pin(ctx, k, l, true), nil
 	})

@@ -171,7 +171,7 @@ func TestStoredListsAreJudgedWithoutTheLock(t *testing.T) {
 	set := upstream.NewSet(upstream.Options{Config: cfg, Log: log, CleanJSON: func(_ context.Context, page []byte) ([]byte, error) { return page, nil }})
 	st := &Settings{Config: cfg, Servers: set.Servers(cfg, nil)}
 	srv, g := st.Servers[0], upstream.Group{Principal: "user"}
-	srv.StoreList(t.Context(), "tools/list", 0, []byte(`{"tools":[{"name":"echo"}]}`))
+	srv.StoreList(t.Context(), "tools/list", g, false, []byte(`{"tools":[{"name":"echo"}]}`))
 	var rt *Router
 	judged := 0
 	off := &interceptor.Boundary{Policy: func(string) interceptor.ScrubPolicy { return interceptor.ScrubPolicy{ToHost: interceptor.Off} }}

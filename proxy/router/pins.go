@@ -16,6 +16,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/pins"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
@@ -154,9 +155,9 @@ func (rt *Router) Repin(events []pins.Event) {
 	}
 }
 
-// instructions returns the server's instructions as hosts may read them, "" if they must not. live is as for pin.
-func (s supply) instructions(ctx context.Context, live bool) string {
-	info, _ := s.srv.Info()
+// instructions returns the server's instructions, by what it says of itself, as hosts may read them; "" if they must not. live
+// is as for pin.
+func (s supply) instructions(ctx context.Context, info conn.Info, live bool) string {
 	own, _ := rawjson.GetString(info.Result, "instructions")
 	msg := interceptor.Message{Text: own, Always: true}
 	if own != "" {

@@ -230,8 +230,8 @@ func (o groupOwner) lists() []*groupLists {
 }
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
-func (o groupOwner) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
-	supply{o.rt, srv, o.group}.instructions(o.rt.lifetime, true)
+func (o groupOwner) Opened(srv *upstream.Server, c conn.Conn, again bool) {
+	supply{o.rt, srv, o.group}.instructions(o.rt.lifetime, c.Info(), true)
 	for _, l := range o.lists() {
 		l.of(srv).tellMissed()
 	}

@@ -297,7 +297,7 @@ const restoreTimeout = 30 * time.Second
 // Opened implements [upstream.Owner]: it restores the log level and the resource subscriptions of
 // the host on a new connection of the session.
 func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
-	supply{s.rt, srv, s.scope.Group}.instructions(s.rt.lifetime, true)
+	supply{s.rt, srv, s.scope.Group}.instructions(s.rt.lifetime, c.Info(), true)
 	s.mu.Lock()
 	level := s.logLevel
 	s.mu.Unlock()

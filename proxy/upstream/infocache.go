@@ -14,7 +14,6 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // infoCache keeps the last description and the lists of each server on disk, so that foldgate can
@@ -44,14 +43,21 @@ type infoEntry struct {
 const (
 	// maxStored is the size in bytes up to which a list or a description is stored.
 	maxStored = 1 << 20
-	// maxStoredLists is how many lists of a server are stored. One more takes the place of all.
+	// maxStoredLists is how many lists of a server are stored. One more takes the place of any other.
 	maxStoredLists = 32
 	// maxStoredServers is how many servers are stored. One more takes the place of any other.
 	maxStoredServers = 1000
 )
 
-// listKey names a list that hosts with these capabilities get.
-func listKey(method string, c wire.Capabilities) string { return method + " " + c.String() }
+// listKey names a list that the hosts of a group get.
+func listKey(method string, g Group) string {
+	key := method + " " + g.Capabilities.String()
+	if g.Principal != "" {
+		sum := sha256.Sum256([]byte(g.Principal))
+		key += " " + hex.EncodeToString(sum[:16])
+	}
+	return key
+}
 
 // openInfoCache reads the cache. It starts anew if the file is unreadable.
 func openInfoCache(file string, log *slog.Logger) *infoCache {
@@ -91,20 +97,34 @@ func (k *infoCache) putInfo(s *Server, info conn.Info) {
 	})
 }
 
-// putList keeps a list of a server, as one page. The caller has removed the secrets.
-func (k *infoCache) putList(s *Server, method string, hosts wire.Capabilities, page json.RawMessage) {
+// putList keeps a list of a server, as one page. If it is for all principals, that of g's own goes. The caller has removed
+// the secrets.
+func (k *infoCache) putList(s *Server, method string, g Group, forAll bool, page json.RawMessage) {
 	if len(page) > maxStored {
 		return
 	}
+	own := listKey(method, g)
+	can := g.Capabilities.JSON()
 	k.put(s, func(e *infoEntry) bool {
-		name := listKey(method, hosts)
-		can := hosts.JSON()
-		changed := string(e.Lists[name]) != string(page) || string(e.Hosts) != string(can)
+		name, before := own, len(e.Lists)
 		e.Lists = maps.Clone(e.Lists)
-		if e.Lists == nil || len(e.Lists) >= maxStoredLists && e.Lists[name] == nil {
+		if e.Lists == nil {
 			e.Lists = map[string]json.RawMessage{}
 		}
+		if forAll {
+			delete(e.Lists, own)
+			name = listKey(method, Group{Capabilities: g.Capabilities})
+		}
+		changed := len(e.Lists) != before || string(e.Lists[name]) != string(page) || string(e.Hosts) != string(can)
 		e.Lists[name], e.Hosts = page, can
+		for other := range e.Lists {
+			if len(e.Lists) <= maxStoredLists {
+				break
+			}
+			if other != name {
+				delete(e.Lists, other)
+			}
+		}
 		return changed
 	})
 }

@@ -29,7 +29,7 @@ func TestCacheOfProcesses(t *testing.T) {
 		page := rawList(size)
 		writers.Go(func() {
 			for n := range 50 {
-				k.putList(server, "tools/list", 0, page[n%2])
+				k.putList(server, "tools/list", Group{}, true, page[n%2])
 			}
 		})
 	}
@@ -97,6 +97,19 @@ func TestCacheIsBounded(t *testing.T) {
 		k.putInfo(server, conn.Info{Version: "2025-11-25", Result: rawjson.Marshal(map[string]string{"instructions": strings.Repeat("x", size)})})
 		if e := openInfoCache(file, k.log).get(server); (e.Version != "") != stored || (len(e.Result) > size) != stored {
 			t.Errorf("%d bytes: stored version %q, %d bytes", size, e.Version, len(e.Result))
+		}
+	}
+}
+
+// Lists of many principals do not make the cache grow, and leave it those of some others.
+func TestCacheOfManyPrincipals(t *testing.T) {
+	k := openInfoCache(filepath.Join(t.TempDir(), "upstreams.json"), slog.New(slog.DiscardHandler))
+	server := &Server{Key: "up", Config: &config.Upstream{URL: "http://127.0.0.1/"}}
+	for n := range maxStoredLists + 8 {
+		g := Group{Principal: strconv.Itoa(n)}
+		k.putList(server, "resources/list", g, false, rawList(10)[0])
+		if lists := k.get(server).Lists; len(lists) != min(n+1, maxStoredLists) || lists[listKey("resources/list", g)] == nil {
+			t.Fatalf("after %d principals there are %d lists", n+1, len(lists))
 		}
 	}
 }

@@ -34,6 +34,7 @@ type reconnector struct {
 	asked   time.Time     // when somebody last asked for a connection
 	since   time.Time     // when the last connection opened; zero: there was none
 	number  uint64        // of the last connection
+	info    conn.Info     // what the server said of itself over it
 	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
 	began   time.Time     // the current attempt
 	err     error         // of the last attempt
@@ -61,6 +62,13 @@ func (s *Server) IsOpen(scope Scope) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.open()
+}
+
+// said returns what the server said of itself over the last connection.
+func (r *reconnector) said() conn.Info {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.info
 }
 
 // open reports whether the connection is open. The caller holds mu.
@@ -221,7 +229,7 @@ func (r *reconnector) attempt() {
 		r.failed(err)
 	case !closed:
 		r.current, r.use, r.since, r.asked, r.err, r.fails, r.login = c, use, time.Now(), time.Now(), nil, 0, nil
-		r.number = opened.Add(1)
+		r.number, r.info = opened.Add(1), raw.Info()
 	}
 	r.mu.Unlock()
 	if err == nil {

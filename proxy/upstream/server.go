@@ -254,14 +254,29 @@ func (s *Server) Info() (info conn.Info, ok bool) {
 	return s.info, s.info.Version != ""
 }
 
-// StoredList returns a list that s gave under this configuration to hosts that can do c, perhaps to an
-// earlier process, as one page; nil if none is stored.
-func (s *Server) StoredList(method string, c wire.Capabilities) json.RawMessage {
+// InfoFor is [Server.Info] for the hosts of a scope: if each principal has a login of its own, s may say to one what others
+// must not read.
+func (s *Server) InfoFor(scope Scope) (info conn.Info, ok bool) {
+	if !s.Config.Auth.PerPrincipal() {
+		return s.Info()
+	}
+	info = s.reconnector(scope).said()
+	return info, info.Version != ""
+}
+
+// private reports whether a list of s depends on the principal who asks: by the login, or by what the principal has there.
+func (s *Server) private(method string) bool {
+	return !s.Everyone() && (s.Config.Auth.PerPrincipal() || method == "resources/list")
+}
+
+// StoredList returns a list that s gave under this configuration to hosts of g, perhaps to an earlier process, or else to
+// those of any principal, as one page; nil if none is stored.
+func (s *Server) StoredList(method string, g Group) json.RawMessage {
 	lists := s.set.known.get(s).Lists
-	if page, ok := lists[listKey(method, c)]; ok {
+	if page, ok := lists[listKey(method, g)]; ok || s.private(method) {
 		return page
 	}
-	return lists[method] // of an earlier version of foldgate, for any host
+	return lists[listKey(method, Group{Capabilities: g.Capabilities})]
 }
 
 // Hosts returns the capabilities of the hosts that last asked s for a list, all if none did.
@@ -272,10 +287,11 @@ func (s *Server) Hosts() wire.Capabilities {
 	return wire.AllCapabilities
 }
 
-// StoreList keeps a list of s for [Server.StoredList], unless it has secrets or more than 1 MiB.
-func (s *Server) StoreList(ctx context.Context, method string, c wire.Capabilities, page json.RawMessage) {
+// StoreList keeps a list of s for [Server.StoredList], unless it has secrets or more than 1 MiB. Other principals do not get it
+// if changed is set: s has changed the list since it was first read, perhaps because of a call.
+func (s *Server) StoreList(ctx context.Context, method string, g Group, changed bool, page json.RawMessage) {
 	if clean, err := s.set.options.CleanJSON(ctx, page); err == nil && bytes.Equal(clean, page) {
-		s.set.known.putList(s, method, c, page)
+		s.set.known.putList(s, method, g, s.Everyone() || !changed && !s.private(method), page)
 	}
 }
 

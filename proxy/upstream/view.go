@@ -64,10 +64,7 @@ func (v *view) Send(ctx context.Context, m wire.Message) error {
 }
 
 // Info implements [conn.Conn].
-func (v *view) Info() conn.Info {
-	info, _ := v.shared.server.Info()
-	return info
-}
+func (v *view) Info() conn.Info { return v.shared.said() }
 
 // Done implements [conn.Conn].
 func (v *view) Done() <-chan struct{} { return v.done }

@@ -236,6 +236,47 @@ func TestPrincipalsShareNoConnection(t *testing.T) {
 	}
 }
 
+// What alice's upstream lists because of her calls, and her resources, are in no list of bob's: not in the first one
+// that he gets, nor in the first one after a restart.
+func TestStoredListsStayWithTheirPrincipal(t *testing.T) {
+	t.Parallel()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
+			stored := func() string {
+				text, _ := os.ReadFile(filepath.Join(g.dir, "state", "upstreams.json"))
+				return string(text)
+			}
+			lists := func(c *mcpclient.Client) string {
+				return string(call(t, c, ctx, "tools/list", `{}`).Result) + string(call(t, c, ctx, "resources/list", `{}`).Result)
+			}
+			url := g.http()
+			alice := g.as(t, url, era, "alice")
+			tool(t, alice, ctx, "fake__raw", `{"result":{"content":[]},"answers":{"resources/list":{"result":{"resources":[{"uri":"fake://plan","name":"her-private-plan"}]}}}}`)
+			until(t, "her lists are stored", func() bool {
+				if has := lists(alice); !strings.Contains(has, "fake__extra") {
+					tool(t, alice, ctx, "fake__list_changed", `{}`)
+				}
+				return strings.Contains(stored(), `"extra"`) && strings.Contains(stored(), "her-private-plan")
+			})
+			for round := range 2 {
+				if round > 0 {
+					g.stop()
+					url = g.http()
+				}
+				if got := lists(g.as(t, url, era, "bob")); strings.Contains(got, "fake__extra") || strings.Contains(got, "her-private-plan") || !strings.Contains(got, "fake__echo") {
+					t.Errorf("start %d: the first lists of bob's: %s", round+1, got)
+				}
+			}
+			if got := lists(g.as(t, url, era, "alice")); !strings.Contains(got, "her-private-plan") {
+				t.Errorf("alice's first lists after the restart: %s", got)
+			}
+		})
+	}
+}
+
 // The ticket of a question that waits for alice's answer is worth nothing in
 // bob's hands, and her question stays hers.
 func TestSuspendedCallOfAnother(t *testing.T) {

@@ -525,6 +525,52 @@ func TestLoginPerPrincipal(t *testing.T) {
 	}
 }
 
+// What an upstream says to alice, whose login is her own, is not told to bob, who has none: its lists and its
+// instructions.
+func TestListsOfALoginStayWithIt(t *testing.T) {
+	t.Parallel()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			is, answers := newAuthServer(t), filepath.Join(t.TempDir(), "answers")
+			write(t, answers, `{"tools/list":{"tools":[{"name":"hers","inputSchema":{"type":"object"}}]},"prompts/list":{"prompts":[{"name":"hers"}]},`+
+				`"initialize":{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{}},"serverInfo":{"name":"fake","version":"1"},"instructions":"you are hers"}}`)
+			gd := newGuarded(t, is, "-era", "legacy", "-answers", answers)
+			g := newGateway(t, principals()+byPerson(gd, "per: principal", ""))
+			lists := func(c *mcpclient.Client) string {
+				return string(call(t, c, ctx, "tools/list", `{}`).Result) + string(call(t, c, ctx, "prompts/list", `{}`).Result)
+			}
+			g.loggedIn("fake", "--principal", "alice")
+			at := g.http()
+			until(t, "alice's lists are stored", func() bool {
+				text, _ := os.ReadFile(filepath.Join(g.dir, "state", "upstreams.json"))
+				return strings.Count(lists(g.as(t, at, era, "alice")), "fake__hers") == 2 && strings.Contains(string(text), "prompts/list")
+			})
+			for round := range 2 {
+				if round > 0 {
+					g.stop()
+					at = g.http()
+				}
+				bob := g.as(t, at, era, "bob")
+				if got := lists(bob); strings.Contains(got, "hers") {
+					t.Errorf("start %d: bob's lists: %s", round+1, got)
+				}
+				if got := string(bytes.Join(bob.Received(), nil)); strings.Contains(got, "you are hers") {
+					t.Errorf("start %d: bob is told: %s", round+1, got)
+				}
+				alice := g.as(t, at, era, "alice")
+				if got := lists(alice); strings.Count(got, "fake__hers") != 2 {
+					t.Errorf("start %d: alice's lists: %s", round+1, got)
+				}
+				if got := string(bytes.Join(alice.Received(), nil)); era == mcpclient.Legacy && !strings.Contains(got, "you are hers") {
+					t.Errorf("start %d: alice is not told her instructions: %s", round+1, got)
+				}
+			}
+		})
+	}
+}
+
 // The browser's answer counts only if it is the one to this login, from this issuer.
 func TestLoginAttacks(t *testing.T) {
 	t.Parallel()
