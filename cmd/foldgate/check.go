@@ -54,6 +54,9 @@ byte and removes it.`,
 			}
 			a.showProgress(cmd, cmd.CommandPath())
 			report, err := proxy.Check(cmd.Context(), cfg, id, wait, log)
+			if cmd.Context().Err() != nil { // the servers that it did not wait for have not failed
+				return errInterrupted
+			}
 			if err != nil {
 				return err
 			}

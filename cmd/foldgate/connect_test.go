@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -145,6 +147,31 @@ func TestInterrupt(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(home, ".claude.json")); err == nil {
 		t.Error("connect changed the host")
+	}
+}
+
+// A command that a signal ends says so, and no more: what it did not come to has not failed.
+func TestInterruptedWork(t *testing.T) {
+	file := filepath.Join(newHome(t), "gate.yaml")
+	dir := filepath.Join(filepath.Dir(file), ".foldgate", "trace")
+	write(t, file, "upstreams: {files: {builtin: files, roots: [.]}}\n")
+	j, err := trace.Open(dir, trace.Options{})
+	if err == nil {
+		err = errors.Join(j.Append(&trace.Record{From: "host:x", Kind: trace.KindRequest + "ping"}), j.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	for _, command := range []string{
+		"check", "doctor", "doctor --json", "trace", "trace --no-index", "trace show 1", "trace contexts", "trace verify", "trace verify --export " + dir + "/trace-000000000000001.jsonl",
+		"trace erase --seq 1 --yes", "stats",
+	} {
+		var out, errOut strings.Builder
+		if code := run(ctx, append(strings.Fields(command), "--config", file), strings.NewReader(""), &out, &errOut); code != exitFailed || out.String() != "" || errOut.String() != "foldgate: interrupted\n" {
+			t.Errorf("%s: code %d, %s%s", command, code, out.String(), errOut.String())
+		}
 	}
 }
 

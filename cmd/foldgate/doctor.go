@@ -79,6 +79,9 @@ that there is a fault. It changes nothing; servers are started as by foldgate ch
 			a.showProgress(cmd, cmd.CommandPath())
 			d.examine(cmd.Context())
 			a.endProgress()
+			if cmd.Context().Err() != nil { // what it did not wait for has not failed
+				return errInterrupted
+			}
 			var err error
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), d)

@@ -51,6 +51,9 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // errSilent is a failure that is already reported.
 var errSilent = errors.New("")
 
+// errInterrupted is the failure of a command that a signal has ended. What it found until then can be wrong.
+var errInterrupted = errors.New("interrupted")
+
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	a := &app{raw: out, rawErr: errOut}
@@ -72,6 +75,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	}
 	if err == nil {
 		return 0
+	}
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		err = errInterrupted
 	}
 	_, usage := errors.AsType[usageError](err)
 	fault, faulty := errors.AsType[*config.Error](err)

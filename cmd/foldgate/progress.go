@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,7 +43,7 @@ func (r interruptible) Read(p []byte) (int, error) {
 	case o := <-done:
 		return copy(p, o.text), o.err
 	case <-r.ctx.Done():
-		return 0, errors.New("interrupted")
+		return 0, errInterrupted
 	}
 }
 

@@ -549,6 +549,9 @@ func (t *traceFlags) verifyExport(cmd *cobra.Command, files []string, anchors []
 		if err == nil {
 			err = errors.Join(checker.Add(file, interruptible{cmd.Context(), in}), in.Close())
 		}
+		if cmd.Context().Err() != nil { // the last line was cut
+			return 0, errInterrupted
+		}
 		if err != nil {
 			return 0, err
 		}
