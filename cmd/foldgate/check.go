@@ -245,10 +245,14 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 		return "Nothing listens there: start the server, or correct " + at + ".url."
 	case says("no such host"):
 		return "There is no such host: correct " + at + ".url, or check the network."
+	case says("HTTP 401", "HTTP 403") && len(c.Headers) > 0:
+		return "Correct " + at + ".headers: a token there is wrong, has ended or lacks a right. Or set " + at + ".auth; see docs/logins.md."
 	case says("HTTP 401", "HTTP 403"):
 		return "It asks for a login: give it headers or auth under " + at + "; see docs/logins.md."
 	case says("HTTP 404", "HTTP 405"):
 		return "There is no MCP server at that path: correct " + at + ".url."
+	case says("HTTP 5"):
+		return "The server, or a proxy before it, has a fault of its own: read its log, or ask who runs it."
 	}
 	return "Correct " + at + ".url, or check the network."
 }

@@ -232,6 +232,13 @@ var ailments = []struct {
 		p.configure("upstreams: {a: {url: '" + strings.Replace(p.refuse(404), "http:", "https:", 1) + "/mcp'}}")
 	}, levelFault, "upstream", `^a: .*HTTP response to HTTPS client`, `speaks no TLS: write http:// in upstreams.a.url`},
 	{"token wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp'}}") }, levelFault, "upstream", `^a: .*401`, `headers or auth under upstreams.a`},
+	{"token in headers refused", func(p *patient) {
+		p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp', headers: {Authorization: 'Bearer x'}}}")
+	}, levelFault, "upstream", `^a: .*401.*: the server does not accept upstreams.a.headers$`, `^Correct upstreams.a.headers: a token there is wrong`},
+	{"token in headers lacks a right", func(p *patient) {
+		p.configure("upstreams: {a: {url: '" + p.refuse(403) + "/mcp', headers: {X-Key: x}}}")
+	}, levelFault, "upstream", `^a: .*403 Forbidden$`, `^Correct upstreams.a.headers: .* lacks a right`},
+	{"server has a fault", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(503) + "/mcp'}}") }, levelFault, "upstream", `^a: .*503`, `a fault of its own`},
 	{"login fails", func(p *patient) {
 		p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp', auth: {client_credentials: {client_id: x, private_key_file: nokey.pem}, issuer: 'http://127.0.0.1:1'}}}")
 	}, levelFault, "upstream", `^a: .*login: `, `Correct upstreams.a.auth, or the client`},

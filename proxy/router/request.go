@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -587,7 +588,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
 			Reason: trace.ReasonTimeout, Code: "upstream_timeout", Status: 504,
-			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, timeout, srv.Key),
+			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", cmp.Or(c.Target.Name, c.Target.Method), timeout, srv.Key),
 		})
 		defer cancel()
 	}

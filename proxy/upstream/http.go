@@ -529,7 +529,11 @@ func newStatusError(cfg *Config, resp *http.Response, body []byte) *statusError 
 		e.text = cfg.clip(body)
 	}
 	if e.code == http.StatusUnauthorized { // without a login: with one, it is a LoginError
-		e.text = strings.TrimPrefix(e.text+"; foldgate has no login there: set upstreams."+cfg.Name+".auth, see docs/logins.md", "; ")
+		why := "foldgate has no login there: set upstreams." + cfg.Name + ".auth, see docs/logins.md"
+		if len(cfg.Headers) > 0 {
+			why = "the server does not accept upstreams." + cfg.Name + ".headers"
+		}
+		e.text = strings.TrimPrefix(e.text+"; "+why, "; ")
 	}
 	return e
 }
