@@ -65,7 +65,7 @@ func (x *examination) findingsOf(hits []hit) []Finding {
 // decode returns the marks for the secrets that text contains, in the ranges within, in other encodings,
 // and of those in its pairs. depth counts how often text has been decoded, from 1. text was scanned last.
 func (x *examination) decode(text string, within []span, apart pairs, depth int) ([]mark, error) {
-	if depth > maxDepth {
+	if depth > maxDepth || len(within) == 0 {
 		return nil, nil
 	}
 	lists, err := x.runs(text, within)
@@ -113,12 +113,13 @@ func (x *examination) appendHidden(marks []mark, text string, all []decoded, dep
 		if err != nil {
 			return nil, err
 		}
-		deeper, err := x.decode(d.text, d.fresh(), apart, depth+1)
+		shown := appendMarks(nil, d.text, hits)
+		deeper, err := x.decode(d.text, d.fresh(shown), apart, depth+1)
 		x.paired = was
 		if err != nil {
 			return nil, err
 		}
-		shown := append(appendMarks(nil, d.text, hits), deeper...)
+		shown = append(shown, deeper...)
 		marks = slices.Grow(marks, len(shown))
 		for _, m := range shown {
 			if !d.touched(m.span) {
@@ -166,14 +167,38 @@ func (l *edits) add(s span, with string) {
 	l.all = append(l.all, edit{int32(s.Start), int32(s.End), int32(at), int32(len(l.with))})
 }
 
-// fresh returns the ranges of d.text in which encodings are sought: what runs encode, or all.
-func (d *decoded) fresh() []span {
-	if !d.runs {
+// fresh returns the ranges of d.text in which encodings are sought: what runs encode, of pairs those whose
+// value is not known, or all.
+func (d *decoded) fresh(known []mark) []span {
+	switch {
+	case d.paired && len(known) > 0:
+		return d.unknown(merge(known))
+	case !d.runs:
 		return []span{{0, len(d.text)}}
 	}
 	all := make([]span, len(d.edits))
 	for i := range d.edits {
 		all[i] = span{int(d.edits[i].at), int(d.edits[i].until)}
+	}
+	return all
+}
+
+// unknown returns the ranges of the pairs, each with its name, whose values are not all in one of the known marks.
+func (d *decoded) unknown(known []mark) (all []span) {
+	last := len(d.edits) - 1 // it ends the last pair
+	for i := 0; i < last; {
+		pair := span{int(d.edits[i].at), len(d.text)}
+		value := int(d.edits[i].until)
+		for i++; i < last && d.edits[i].at == d.edits[i].until; i++ {
+		}
+		if pair.End = int(d.edits[i].at); covered(known, span{value, pair.End}) {
+			continue
+		}
+		if n := len(all) - 1; n >= 0 && all[n].End == pair.Start {
+			all[n].End = pair.End
+		} else {
+			all = append(all, pair)
+		}
 	}
 	return all
 }

@@ -247,6 +247,28 @@ func TestWorkOfPairs(t *testing.T) {
 	}
 }
 
+// Rows of encodings in encodings are decoded and examined layer by layer. The texts of a layer are examined together,
+// and what encodes a known secret is not decoded again. Each check of the limit stands for 4 KB.
+func TestWorkOfEncodings(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, c := range []struct {
+		row  string
+		most int64
+	}{
+		{"]/secret=aGVsbG8gd29ybGQh", 200},
+		{"]/secret=c2VjcmV0PWFHVnNiRzhnZDI5eWJHUWg", 330},
+		{"dG9rZW4_MTIzNDU2Nzg5MDEyMzQ1Nng", 150},
+	} {
+		x := s.begin(context.Background())
+		_, _, err := x.examine(strings.Repeat(c.row, 1<<17/len(c.row)))
+		if checks := x.limit.checks; err != nil || checks > c.most {
+			t.Errorf("128 KB of %s: %d checks of the limit, want at most %d, %v", c.row, checks, c.most, err)
+		}
+		t.Logf("128 KB of %s: %d checks of the limit", c.row, x.limit.checks)
+		x.end()
+	}
+}
+
 // checked is a context that ends at its n'th check.
 type checked struct {
 	context.Context

@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 	"slices"
@@ -149,6 +150,7 @@ func (l *edits) addRun(text string, run span) {
 		}
 		at = end + 1
 	}
+	first := len(l.all)
 	for at := run.Start; at < run.End; {
 		line, rest, more := strings.Cut(text[at:run.End], "\n")
 		d := digits{all: strings.Trim(line, " \t\r"), at: at + len(line) - len(strings.TrimLeft(line, " \t"))}
@@ -163,6 +165,8 @@ func (l *edits) addRun(text string, run span) {
 		}
 		at = run.End - len(rest)
 	}
+	// Texts of all alignments go into one layer as far as they don't overlap.
+	slices.SortStableFunc(l.all[first:], func(a, b edit) int { return cmp.Compare(a.start, b.start) })
 }
 
 // digits are the digits of a run: those of one line, from byte at on, or those at places.
