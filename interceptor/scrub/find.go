@@ -3,6 +3,7 @@ package scrub
 import (
 	"bytes"
 	"fmt"
+	"index/suffixarray"
 	"math"
 	"slices"
 	"sort"
@@ -375,16 +376,17 @@ var terms = func() (all [48][48]float64) {
 // reported returns the hits in the scanned text that gitleaks reports, and the line of each: not those of generic rules
 // if their secret is part of the secret of a more exact rule on the same line. All hits are redacted.
 func (x *examination) reported(hits []hit) (some []hit, lines []int) {
-	// The secrets of a line are joined: a line may be the whole text, and comparing thousands
-	// with thousands one by one takes too long.
-	const between = "\xff\x00\xff" // no generic secret contains it
-	better := map[int][]byte{}
+	better := map[int]*secretsOfLine{}
 	lines = make([]int, len(hits))
 	for i, h := range hits {
 		lines[i] = x.locate(h.gitleaks).startLine
 		if !h.rule.generic && !h.rule.own {
-			line := append(better[lines[i]], x.text[h.secret.Start:h.secret.End]...)
-			better[lines[i]] = append(line, between...)
+			line := better[lines[i]]
+			if line == nil {
+				line = &secretsOfLine{}
+				better[lines[i]] = line
+			}
+			line.add(x.text[h.secret.Start:h.secret.End])
 		}
 	}
 	if len(better) == 0 {
@@ -393,10 +395,35 @@ func (x *examination) reported(hits []hit) (some []hit, lines []int) {
 	n := 0
 	for i, h := range hits {
 		line := better[lines[i]]
-		if !h.rule.generic || line == nil || !bytes.Contains(line, []byte(x.text[h.secret.Start:h.secret.End])) {
+		if !h.rule.generic || line == nil || !line.hold([]byte(x.text[h.secret.Start:h.secret.End])) {
 			some, lines[n] = append(some, h), lines[i]
 			n++
 		}
 	}
 	return some, lines[:n]
+}
+
+// secretsOfLine are the secrets that exact rules found in a line. A line may be the whole text, and the time must not
+// grow with the product of both kinds of secrets, so many searches have an index.
+type secretsOfLine struct {
+	joined   []byte
+	searched int // bytes, in vain or not
+	index    *suffixarray.Index
+}
+
+func (l *secretsOfLine) add(secret string) {
+	const between = "\xff\x00\xff" // no generic secret contains it
+	l.joined = append(append(l.joined, secret...), between...)
+}
+
+// hold reports whether one of the secrets contains secret.
+func (l *secretsOfLine) hold(secret []byte) bool {
+	const many = 1 << 16 // bytes, which take about as long as the index of a short line
+	if l.searched += len(l.joined); l.searched < many {
+		return bytes.Contains(l.joined, secret)
+	}
+	if l.index == nil {
+		l.index = suffixarray.New(l.joined)
+	}
+	return len(l.index.Lookup(secret, 1)) > 0
 }

@@ -91,6 +91,7 @@ func TestRatioOfHostileRows(t *testing.T) {
 		{"texts in base64 and escapes", strings.Repeat("]/secret=aGVsbG8gd29ybGQh%20", 1<<20/28), 80},
 		{"pairs in base64", strings.Repeat("]/secret=c2VjcmV0PWFHVnNiRzhnZDI5eWJHUWg", 1<<20/40), 100},
 		{"almost tokens of Discord", strings.Repeat("secret=MTIzNDU2Nzg5MDEyMzQ1Njc4.abcdef.", 1<<20/39), 30},
+		{"exact and generic secrets in one line", exactAndGeneric(1 << 20), 50},
 		{"almost ids", strings.Repeat(strings.Repeat("postgres://wifi:*env_val@", 5)+"\n", 1<<20/126), 25},
 	} {
 		r := times * cputime.Ratio(5, text(c.in, 1), text(dense(1<<20), times))
@@ -99,6 +100,15 @@ func TestRatioOfHostileRows(t *testing.T) {
 		}
 		t.Logf("%s: %.1f times the time of keyword-dense lines", c.name, r)
 	}
+}
+
+// exactAndGeneric returns a line of secrets, each of which is that of an exact rule and of a generic one.
+func exactAndGeneric(size int) string {
+	var b strings.Builder
+	for n := uint64(0); b.Len() < size; n++ {
+		b.WriteString(`tokenval": "` + github(n) + `bearer ,`)
+	}
+	return b.String()
 }
 
 // TestRatioOfALongLine: a long word, which some expressions take whole, costs about what the same
