@@ -166,6 +166,7 @@ func (x *examination) valueOf(r *rule, m regexset.Span) (span, error) {
 var (
 	endsOfValues = setOf(signsOfValues)
 	endsOfCells  = setOf(signsOfValues + "()")
+	decimals     = setOf("0123456789")
 )
 
 const signsOfValues = "\"'`\\<>{}[],| \t\n\f\r"
@@ -193,7 +194,10 @@ func (set *byteSet) index(s string) int {
 // randomIn returns the first part of a random value whose name begins at byte at, and the whole of it. ok is
 // false if it does not look random.
 func randomIn(text string, at int, value span) (first, whole span, ok bool) {
-	whole = span{value.Start, value.Start + len(strings.TrimRight(text[value.Start:value.End], ".:!?"))}
+	whole = value
+	for whole.End > whole.Start && strings.IndexByte(".:!?", text[whole.End-1]) >= 0 {
+		whole.End--
+	}
 	if first = firstPart(text, at, value); first != value {
 		whole.Start = first.Start
 	} else if !looksRandom(text[whole.Start:whole.End]) {
@@ -330,7 +334,7 @@ func endsValue(text string, i int) bool {
 // looksRandom reports whether a value looks like a key or a password that was made at random: no name, number,
 // call or member in code, version, host or URL, and no row of digits.
 func looksRandom(v string) bool {
-	if len(v) < 10 || !strings.ContainsAny(v, "0123456789") || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
+	if len(v) < 10 || decimals.index(v) == len(v) || strings.Contains(v, "://") || strings.Contains(v, "12345678") ||
 		len(v) < 40 && strings.Contains(v, ".") || isAnchored(v) {
 		return false
 	}

@@ -266,9 +266,12 @@ var (
 	number    = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
 )
 
+// anyNamePart has the words of nameParts in any case. It tells most names apart in one pass.
+var anyNamePart = regexset.NewLiterals([]string{"key", "token", "secret", "cert", "auth", "pass", "cred"})
+
 // isAnchored reports whether a name has what the name of a key, a path or a file contains.
 func isAnchored(name string) bool {
-	return slices.ContainsFunc(nameParts, func(part string) bool { return strings.Contains(name, part) }) ||
+	return anyNamePart.Contains(name) && slices.ContainsFunc(nameParts, func(part string) bool { return strings.Contains(name, part) }) ||
 		isFile(name)
 }
 
@@ -378,17 +381,23 @@ func hasWords(name string) bool {
 }
 
 // kindOf returns 0, A or a for a digit, a capital or a small letter, or else _.
-func kindOf(c byte) byte {
-	switch {
-	case c >= '0' && c <= '9':
-		return '0'
-	case c >= 'A' && c <= 'Z':
-		return 'A'
-	case c >= 'a' && c <= 'z':
-		return 'a'
+func kindOf(c byte) byte { return kinds[c] }
+
+var kinds = func() (kinds [256]byte) {
+	for c := range kinds {
+		switch {
+		case '0' <= c && c <= '9':
+			kinds[c] = '0'
+		case 'A' <= c && c <= 'Z':
+			kinds[c] = 'A'
+		case 'a' <= c && c <= 'z':
+			kinds[c] = 'a'
+		default:
+			kinds[c] = '_'
+		}
 	}
-	return '_'
-}
+	return kinds
+}()
 
 // merge sorts marks, stably, and returns them with those joined that overlap. The longest one, or else the
 // first, gives the rule. More marks may be appended, and merged again.

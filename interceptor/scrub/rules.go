@@ -430,6 +430,9 @@ func (a *allowlist) stops(secret string) bool {
 	if len(a.stopWords) == 0 || secret == "" {
 		return false
 	}
+	if a.literals != nil && regexset.ASCII(secret) {
+		return a.literals.Contains(secret) // in either case
+	}
 	secret = strings.ToLower(secret)
 	if a.literals != nil {
 		return a.literals.Contains(secret)

@@ -153,7 +153,10 @@ func (l *edits) addRun(text string, run span) {
 	first := len(l.all)
 	for at := run.Start; at < run.End; {
 		line, rest, more := strings.Cut(text[at:run.End], "\n")
-		d := digits{all: strings.Trim(line, " \t\r"), at: at + len(line) - len(strings.TrimLeft(line, " \t"))}
+		d := digits{all: line, at: at}
+		if more || at > run.Start { // a single line has none of these around it
+			d = digits{all: strings.Trim(line, " \t\r"), at: at + len(line) - len(strings.TrimLeft(line, " \t"))}
+		}
 		for skip := range 4 {
 			l.addDecoded(text, &d, skip, 4)
 		}
