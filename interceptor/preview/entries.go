@@ -387,8 +387,8 @@ func (e *entries) tellValues(f *findings, c *column, head string, scale float64)
 		if top[0].n > 1 {
 			part += fmt.Sprintf(" ×%s", group(s.n))
 		}
-		if e.named && s.n == 1 && i >= len(top)-rare {
-			part += " (" + e.title(s.first) + ")"
+		if title := e.title(s.first); title != "" && e.named && s.n == 1 && i >= len(top)-rare {
+			part += " (" + title + ")"
 		}
 		parts = append(parts, part)
 	}

@@ -15,14 +15,25 @@ import (
 
 const maxJSONDepth = 2000 // deeper JSON counts as plain text
 
-// readJSON reads a JSON text, one value after another, and JSON with other lines before and after it.
+// readJSON reads a JSON text, one value after another, JSON with other lines before and after it, and values behind
+// other text in each line. Values of other languages are read like those of JSON.
 func readJSON(f *findings) bool {
 	from, to, values, cut := jsonPart(f.text)
 	if len(values) == 0 {
-		return false
+		switch embeds := extract.Embeds(f.text); len(embeds) {
+		case 0:
+			return false
+		case 1:
+			from, to, values = embeds[0].From, embeds[0].To, [][]byte{embeds[0].JSON}
+			f.jq = len(f.text) <= extract.MaxConvert
+		default:
+			f.embedded(embeds)
+			return true
+		}
+	} else {
+		ends := to - len(strings.TrimRight(f.text[:to], " \t\r\n"))
+		f.jq = !cut && len(f.text) <= extract.MaxJQInput && (to == len(f.text) || strings.Contains(f.text[to-ends:to], "\n"))
 	}
-	ends := to - len(strings.TrimRight(f.text[:to], " \t\r\n"))
-	f.jq = !cut && len(f.text) <= extract.MaxJQInput && (to == len(f.text) || strings.Contains(f.text[to-ends:to], "\n"))
 	f.kind = JSON
 	value := values[0]
 	if len(values) > 1 {
@@ -107,6 +118,33 @@ func readJSON(f *findings) bool {
 		f.besideItems(value, path)
 	}
 	return true
+}
+
+// embedded reads values that stand in lines, behind other text or as another language prints them.
+func (f *findings) embedded(values []extract.Embedded) {
+	f.kind, f.jq = NDJSON, len(f.text) <= extract.MaxConvert
+	e := &entries{noun: "item"}
+	line, at := 0, 0
+	for _, v := range values {
+		line += strings.Count(f.text[at:v.Line], "\n")
+		at = v.Line
+		e.begin(line)
+		time, before := stamp(f.text[v.Line:v.From])
+		e.set("time", time)
+		e.set("before", before)
+		e.members("", v.JSON, 4)
+	}
+	e.show = func(i int, note string, worth float64) {
+		v, line := values[i], int(e.lines[i])
+		width, most, depth := 40, 8, 2
+		if i == 0 {
+			width, most, depth = 80, 24, 3
+		}
+		f.own(line, fmt.Sprintf("%d:%s %s%s", line+1, note, clip(f.text[v.Line:v.From], 60), clip(abridge(v.JSON, most, width, depth), 6*width)), worth)
+	}
+	e.tell(f)
+	e.show(0, "", 30)
+	f.ends(0.3)
 }
 
 // span is a part of a text.
@@ -260,7 +298,7 @@ func mend(text string) []byte {
 	return whole
 }
 
-// members sets the fields of an entry: the scalars of an object and of what is in it, of an array the first item.
+// members sets the fields of an entry: the scalars of an object and of what is in it, of an array in it the first item.
 func (e *entries) members(name string, v []byte, depth int) {
 	switch rawjson.KindOf(v) {
 	case rawjson.Object:
@@ -273,9 +311,12 @@ func (e *entries) members(name string, v []byte, depth int) {
 			}
 		}
 	case rawjson.Array:
+		i := 0
 		for v := range rawjson.Elements(v) {
-			e.members(name+"[0]", v, depth)
-			return
+			e.members(fmt.Sprintf("%s[%d]", name, i), v, depth)
+			if i++; name != "" || rawjson.KindOf(v) == rawjson.Object || i == maxColumns {
+				return
+			}
 		}
 	case rawjson.String:
 		e.set(cmp.Or(name, "value"), rawjson.Unquote(v))

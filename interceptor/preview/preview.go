@@ -42,7 +42,7 @@ type Kind string
 // The kinds of text. Plain is the kind of a text that fits no other.
 const (
 	JSON     Kind = "JSON"
-	NDJSON   Kind = "NDJSON" // several JSON values
+	NDJSON   Kind = "NDJSON" // several values
 	Notebook Kind = "notebook"
 	YAML     Kind = "YAML"
 	XML      Kind = "XML"

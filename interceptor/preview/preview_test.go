@@ -67,6 +67,13 @@ func TestKinds(t *testing.T) {
 		strings.Repeat("a/b.go\n3:x := f(1)\n17:\ty()\n\nc.go\n12:}\n\n", 4):                                                                            preview.Matches,
 		strings.Repeat("  File: a\n  Size: 1\nAccess: (0644)\nModify: 2026-08-28 16:20:06.0 +0000\nChange: 2026-08-28 16:20:06.0 +0000\nBirth: -\n", 8): preview.Records,
 		strings.Repeat("# About it.\n#a = 1\n\t\t# (needs a restart)\n# More of it.\nb = 2\t# (needs a restart)\n", 8):                                  preview.Config,
+		strings.Repeat("{'id': 1, 'error': None, 'at': '2026-01-02 03:04:05'}\n", 5):                                                                    preview.NDJSON,
+		"[{'id': 1, 'error': None}, {'id': 2, 'error': 'fatal'}]":                                                                                       preview.JSON,
+		"Found 2 errors: [{\"id\": 1, \"error\": \"fatal\"}, {\"id\": 2, \"error\": \"panic\"}]":                                                        preview.JSON,
+		strings.Repeat("event: x\ndata: {\"id\": 1, \"error\": \"fatal\"}\n\n", 5):                                                                      preview.NDJSON,
+		strings.Repeat("2026-01-02T03:04:05Z api {\"level\": \"error\", \"msg\": \"it failed\"}\n", 5):                                                  preview.NDJSON,
+		strings.Repeat("api-1 | {\"level\": \"error\", \"msg\": \"it failed\"}\n", 5):                                                                   preview.NDJSON,
+		"package a\n\nvar x = map[string]int{\n\t\"a\": 1,\n}\n\nfunc f() {\n\tg([]int{1, 2})\n}\n\nfunc g() {\n}\n":                                    preview.Code,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
 		"[1,2,":                        preview.JSON, // cut off
@@ -118,6 +125,22 @@ func TestNamesOfMembers(t *testing.T) {
 	p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
 	if !strings.Contains(p.Text, "p0 1.0.0, p1 1.0.1,") || !strings.Contains(p.Text, "\np1: {") {
 		t.Errorf("the preview is\n%s", p.Text)
+	}
+}
+
+// Values in lines are shown with the numbers of their lines, and what is before them is a field.
+func TestValuesInLines(t *testing.T) {
+	var b strings.Builder
+	for i := range 60 {
+		level := []string{"info", "error"}[i/50%2*(i%50/9)]
+		fmt.Fprintf(&b, "2026-01-02T03:04:%02dZ pod-%d {\"level\": %q, \"ms\": %d, \"msg\": \"a request was answered\"}\n", i, i%2, level, (i*7)%61)
+	}
+	text := b.String()
+	p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
+	for _, part := range []string{"60 items, 2026-01-02T03:04:00Z to 2026-01-02T03:04:59Z", "before: pod-0 ×30, pod-1 ×30", "level: info ×59, error ×1", "\n60: 2026-01-02T03:04:59Z pod-1 {"} {
+		if !strings.Contains(p.Text, part) {
+			t.Errorf("without %q:\n%s", part, p.Text)
+		}
 	}
 }
 

@@ -39,6 +39,9 @@ func readInput(text string, most int) (input any, note string, err error) {
 		return nil, "", err
 	}
 	if size <= len(text)/2 && len(text) <= most {
+		if input, note := fromEmbedded(text); input != nil {
+			return input, note, nil
+		}
 		converters := []func(string) (any, string, error){fromXML, fromYAML, fromCSV}
 		if len(text) > LargeYAML {
 			converters = []func(string) (any, string, error){fromXML, fromCSV, fromYAML}
@@ -228,6 +231,25 @@ func jsonLines(text string) (values []any, n, read int) {
 			return nil, 0, n
 		}
 	}
+}
+
+// fromEmbedded reads the values that [Embeds] finds. input is nil if there are none.
+func fromEmbedded(text string) (input any, note string) {
+	var all []any
+	for _, e := range Embeds(text) {
+		v, err := decode(string(e.JSON))
+		if err != nil {
+			return nil, ""
+		}
+		all = append(all, v)
+	}
+	switch len(all) {
+	case 0:
+		return nil, ""
+	case 1:
+		return all[0], "[jq read the value in the text as JSON]"
+	}
+	return all, fmt.Sprintf("[jq read the %d values in the text as JSON]", len(all))
 }
 
 // fromYAML converts YAML. Each document must be a mapping or a sequence, because any text is a YAML

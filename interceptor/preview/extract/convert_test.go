@@ -36,6 +36,18 @@ func TestWhatJQReads(t *testing.T) {
 		{"CSV between lines", "npm warn x\nid,name\n1,a\n2,b\n(2 rows)\n", `[{"id":"1","name":"a"},{"id":"2","name":"b"}]`, "[jq read CSV as JSON: an object a row, all values strings; lines around it left out: 2"},
 		{"CSV", "id,name\n1,\"a, b\"\n2,c\n", `[{"id":"1","name":"a, b"},{"id":"2","name":"c"}]`, "[jq read CSV as JSON: an object a row"},
 		{"tabs", "id\tname\n1\ta\n", `[{"id":"1","name":"a"}]`, "[jq read CSV as JSON"},
+		{"values of Python", "{'a': 1, 'b': None, 'c': \"it's\", 'd': (True, b'\\xff', datetime.date(2026, 1, 2))}\n{'a': 2}\n", `[{"a":1,"b":null,"c":"it's","d":[true,"ÿ","datetime.date(2026, 1, 2)"]},{"a":2}]`, "[jq read the 2 values in the text as JSON]"},
+		{"a list of Python", "[{'id': 1, 'tags': ['x', 'y',]}, {'id': 2}]", `[{"id":1,"tags":["x","y"]},{"id":2}]`, "[jq read the value in the text as JSON]"},
+		{"rows of Python", "[(1, 'a', None), (2, 'b', 0.5)]", `[[1,"a",null],[2,"b",0.5]]`, "[jq read the value"},
+		{"objects of Python", "User(id=1, at=datetime.datetime(2026, 1, 2), p=<P object at 0x7f>)\nUser(id=2)\n", `[{"at":"datetime.datetime(2026, 1, 2)","id":1,"p":"<P object at 0x7f>"},{"id":2}]`, "[jq read the 2 values"},
+		{"values of JavaScript", "[\n  { id: 1, at: 2026-01-02T03:04:05.000Z, f: undefined },\n  { id: 0x1f, s: 'a\\'b' }\n]\n", `[{"at":"2026-01-02T03:04:05.000Z","f":null,"id":1},{"id":"0x1f","s":"a'b"}]`, "[jq read the value"},
+		{"JSON with comments", "// about\n{\n  // one\n  \"a\": 1, /* two */\n  \"b\": [1, 2,],\n}\n", `{"a":1,"b":[1,2]}`, "[jq read the value"},
+		{"hashes of Ruby", "{\"a\"=>1, \"b\"=>nil}\n{\"a\"=>2}\n", `[{"a":1,"b":null},{"a":2}]`, "[jq read the 2 values"},
+		{"an event stream", "event: x\ndata: {\"a\":\"of several bytes\"}\n\nevent: x\ndata: {\"a\":\"of more bytes\"}\n\n", `[{"a":"of several bytes"},{"a":"of more bytes"}]`, "[jq read the 2 values"},
+		{"JSON behind the time of a log", "03:04:05 api {\"msg\":\"a request\",\"n\":1}\n03:04:06 api {\"msg\":\"a request\",\"n\":2}\n", `[{"msg":"a request","n":1},{"msg":"a request","n":2}]`, "[jq read the 2 values"},
+		{"JSON behind words", "Found 2: [{\"id\":1},{\"id\":2}]", `[{"id":1},{"id":2}]`, "[jq read the value"},
+		{"YAML of short maps", "a: {b: 1, c: [x, y]}\nd: {b: 2, c: [x, z]}\n", `{"a":{"b":1,"c":["x","y"]},"d":{"b":2,"c":["x","z"]}}`, "[jq read YAML as JSON]"},
+		{"a YAML list of maps", "- {b: 1, c: [x, y]}\n- {b: 2, c: [x, z]}\n", `[{"b":1,"c":["x","y"]},{"b":2,"c":["x","z"]}]`, "[jq read YAML as JSON]"},
 		{"CSV without names", "1,2\n3,4\n", `[["1","2"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
 		{"CSV with a name twice", "a,a\n3,4\n", `[["a","a"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
 	} {
@@ -84,6 +96,7 @@ func TestConversionIsBounded(t *testing.T) {
 		"deep YAML":        strings.Repeat("[", 50_000),
 		"deep XML":         strings.Repeat("<a>", MaxConvert/7) + strings.Repeat("</a>", MaxConvert/7),
 		"lines that open":  strings.Repeat("[\n", MaxJQInput/2-2),
+		"open maps":        strings.Repeat("{'a': 1, 'b':\n", MaxConvert/14),
 		"a large YAML":     strings.Repeat("- {a: b, c: [1, 2]}\n", MaxConvert/20),
 		"a large text":     strings.Repeat("some words of a long text\n", MaxConvert/27),
 	} {
@@ -144,6 +157,31 @@ func FuzzReadInput(f *testing.F) {
 			if got, _ := runJQ(".", input); got != want || err != nil || !strings.Contains(note, "2 lines") {
 				t.Errorf("between noise %q is %q, %q, %v; want %q", text, got, note, err, want)
 			}
+		}
+	})
+}
+
+// FuzzEmbeds: the values of any text are JSON, in order, each from within a line to the end of one, and most of the text.
+func FuzzEmbeds(f *testing.F) {
+	for _, text := range []string{
+		"a {'b': 1, \"c\": [None, (1, 2)]}", "[{a: 'x', b: f(1, '2'), c: <d e>},\n{a => nil}]", "U(a=1, b=U(c=[]))", "// x\n{\"a\": 1, /* y */ 'b': u'\\u00e4\\'',}\n", "data: {\"a\": 1}\n\ndata: {}\n", "{a:{b:{c:[[[1", "- {a: 1}\nb: {c: 2}",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		end, size := 0, 0
+		for _, v := range Embeds(text) {
+			if v.Line < end || v.From < v.Line || v.To <= v.From || v.To > len(text) || strings.Contains(text[v.Line:v.From], "\n") ||
+				v.Line > 0 && text[v.Line-1] != '\n' || strings.TrimSpace(text[v.To:lineEnd(text, v.To)]) != "" {
+				t.Fatalf("of %q the value is %q from %d", text, text[v.From:v.To], v.From)
+			}
+			if _, err := decode(string(v.JSON)); err != nil || !json.Valid(v.JSON) {
+				t.Errorf("of %q the value is %q: %v", text, v.JSON, err)
+			}
+			end, size = v.To, size+v.To-v.From
+		}
+		if size > 0 && size*2 <= len(strings.TrimSpace(text)) {
+			t.Errorf("of %q the values are %d bytes", text, size)
 		}
 	})
 }
