@@ -159,18 +159,25 @@ func (t *calls) abandon(c *call) bool {
 }
 
 // fail ends all calls with err, and every later one, and returns the calls that it ended. The first
-// err counts.
+// err counts. If the server forgot the session, a request that is on its way goes on: the server may be working on
+// it, and says in the HTTP exchange of the request whether it did something.
 func (t *calls) fail(err error) (ended map[int64]*call) {
+	gone := errors.Is(err, conn.ErrSessionGone)
 	t.mu.Lock()
 	if t.closed == nil {
 		t.closed = err
 	}
-	ended = t.open
-	t.open, t.tokens = map[int64]*call{}, map[string]*call{}
+	ended = map[int64]*call{}
+	for id, c := range t.open {
+		if !gone || c.abort == nil || c.accepted.Load() {
+			ended[id] = c
+			delete(t.open, id)
+		}
+	}
 	t.mu.Unlock()
 	for _, c := range ended {
 		because := err
-		if c.accepted.Load() && errors.Is(err, conn.ErrSessionGone) {
+		if gone && c.accepted.Load() {
 			because = errForgotten
 		}
 		c.finish(wire.Message{}, because, nil)

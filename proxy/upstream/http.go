@@ -69,6 +69,7 @@ type httpConn struct {
 	client   *http.Client
 	endpoint string                 // of HTTP+SSE: the URL of messages; else ""
 	session  atomic.Pointer[string] // Mcp-Session-Id, or nil
+	streams  atomic.Bool            // a GET has opened a stream
 	noGet    chan struct{}          // closed when there is no GET stream any more
 	posts    chan struct{}          // has room for the messages that may be on their way at once
 	closing  sync.Once
@@ -358,6 +359,7 @@ func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, &statusError{code: resp.StatusCode, text: "no event stream"}
 	}
+	h.streams.Store(true)
 	return resp, nil
 }
 
@@ -436,11 +438,13 @@ func (h *httpConn) request(ctx context.Context, method, url string, body []byte)
 }
 
 // do sends a request. A *dialError means that the server could not be reached. If the server does
-// not know the session, the connection ends.
+// not know the session, the connection ends. Until a GET has succeeded, 404 may only mean that the
+// server has no route for GET.
 func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	resp, err := h.cfg.Login.Do(h.client, req)
 	if err == nil {
-		if resp.StatusCode == http.StatusNotFound && (h.session.Load() != nil || h.endpoint != "") {
+		known := h.session.Load() != nil || h.endpoint != ""
+		if resp.StatusCode == http.StatusNotFound && known && (req.Method != http.MethodGet || h.streams.Load()) {
 			resp.Body.Close()
 			h.lose(conn.ErrSessionGone)
 			return nil, conn.ErrSessionGone

@@ -555,6 +555,37 @@ func TestHTTPSessionGoneDuringCall(t *testing.T) {
 	}
 }
 
+// A server that has sent no header when it forgets the session may be working on the call. Its own answer says so.
+func TestHTTPSessionGoneBeforeTheAnswer(t *testing.T) {
+	begun, goOn := make(chan bool), make(chan bool)
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch m.Method {
+		case "first":
+			begun <- true
+			<-goOn
+			answerWith(w, m, `{"done":true}`)
+		case "second":
+			w.WriteHeader(http.StatusNotFound)
+		}
+		return m.Method == "first" || m.Method == "second"
+	})
+	l := open(t, f.config(t))
+	first := make(chan string, 1)
+	go func() {
+		m, err := l.Call(t.Context(), &conn.Request{Method: "first"})
+		first <- fmt.Sprint(string(m.Result), err)
+	}()
+	<-begun
+	if _, err := l.Call(t.Context(), &conn.Request{Method: "second"}); !errors.Is(err, conn.ErrSessionGone) {
+		t.Errorf("the call that the server refused ends with %v", err)
+	}
+	l.Close() // as its owner does once the connection is lost
+	close(goOn)
+	if got := <-first; got != `{"done":true}<nil>` {
+		t.Errorf("the call that the server worked on ends with %s", got)
+	}
+}
+
 // The GET stream brings what belongs to no call, is reopened where it ended,
 // and its progress finds its call.
 func TestHTTPGetStream(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -194,6 +195,63 @@ func TestForgottenSession(t *testing.T) {
 		}
 		if era == mcpclient.Legacy {
 			until(t, "the subscription is made again", func() bool { return len(recordedMethod(t, file, "resources/subscribe")) == 2 })
+		}
+	})
+}
+
+// TestServerWithoutGET: a server whose only route is POST answers 404 to a GET also for a session that it knows. If it
+// forgets the session while it works on a call, and has sent no header yet, the call is made once.
+func TestServerWithoutGET(t *testing.T) {
+	t.Parallel()
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		var forgets, slow, gets atomic.Int64
+		begun, goOn := make(chan bool, 9), make(chan bool)
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			raw, _ := io.ReadAll(r.Body)
+			m, _ := mcpclient.Parse(raw)
+			if r.Method == http.MethodGet {
+				gets.Add(1)
+			}
+			if r.Method != http.MethodPost || m.Method != "initialize" && r.Header.Get("Mcp-Session-Id") != fmt.Sprint(forgets.Load()) {
+				http.NotFound(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			result := `{"content":[{"type":"text","text":"done"}]}`
+			switch {
+			case m.ID == nil:
+				w.WriteHeader(http.StatusAccepted)
+				return
+			case m.Method == "initialize":
+				w.Header().Set("Mcp-Session-Id", fmt.Sprint(forgets.Load()))
+				result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"p","version":"1"}}`
+			case m.Method == "tools/list":
+				result = `{"tools":[` + toolItem("slow") + `,` + toolItem("quick") + `]}`
+			case strings.Contains(string(m.Params), "slow"):
+				slow.Add(1)
+				begun <- true
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+				}
+			}
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
+		}))
+		t.Cleanup(srv.Close)
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  web: {url: %q}\n", srv.URL+"/mcp"))
+		c := g.connect(ctx, transport, era)
+		until(t, "foldgate asks for a stream", func() bool { text(t, c, ctx, "web__quick", `{}`); return gets.Load() > 0 })
+		answer := make(chan string, 1)
+		go func() { answer <- text(t, c, ctx, "web__slow", `{}`) }()
+		<-begun
+		forgets.Add(1)
+		if got := text(t, c, ctx, "web__quick", `{}`); got != "done" {
+			t.Errorf("the call in a new session: %q", got)
+		}
+		close(goOn)
+		if got := <-answer; got != "done" || slow.Load() != 1 {
+			t.Errorf("the call in the session that was forgotten: %q, made %d times", got, slow.Load())
 		}
 	})
 }
