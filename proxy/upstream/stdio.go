@@ -44,8 +44,8 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// send queues a message. It does not wait for a child that does not read. If a write fails the
-// connection learns of the end of the child from its stdout.
+// send queues a message. It does not wait for a child that does not read. If a write fails, supervise
+// ends the connection.
 func (s *stdioConn) send(_ context.Context, m wire.Message, _ *call) error {
 	err := s.out.Offer(m.AppendLine)
 	full, is := errors.AsType[*wire.QueueFullError](err)
@@ -74,21 +74,25 @@ func (s *stdioConn) supervise() {
 	said := &complaint{over: make(chan struct{})}
 	wg.Go(func() { defer close(said.over); logLines(s.child.stderr, s.cfg, said) })
 
+	// A child that ends closes its pipes a moment before it has a status.
+	var late <-chan time.Time
 	select {
 	case <-s.lifetime.Done(): // closed, or after a panic
+	case <-s.child.exited:
+	case <-s.child.quiet:
+		late = time.After(exitDelay)
+	case <-s.out.Done(): // a write failed
+		late = time.After(exitDelay)
+	}
+	select {
+	case <-s.lifetime.Done():
+	case <-late:
 	case <-s.child.exited:
 		// Its last messages are still to be read. Child processes that inherited the pipe get
 		// no grace period.
 		_ = s.child.stdout.SetReadDeadline(time.Now().Add(exitDelay))
 		<-s.child.quiet
 		<-s.child.reaped
-	case <-s.child.quiet:
-		// A child that ends closes its stdout a moment before it has a status.
-		select {
-		case <-s.child.reaped:
-		case <-s.lifetime.Done():
-		case <-time.After(exitDelay):
-		}
 	}
 	if s.fault() == nil {
 		s.lose(s.loss(said))
@@ -110,8 +114,11 @@ func (s *stdioConn) loss(said *complaint) error {
 		}
 		return fmt.Errorf("%w: %w%s", conn.ErrClosed, s.child.status, said.text(s.cfg))
 	default:
-		return fmt.Errorf("%w: process closed its stdout", conn.ErrClosed)
 	}
+	if s.out.Err() != nil {
+		return fmt.Errorf("%w: process closed its stdin", conn.ErrClosed)
+	}
+	return fmt.Errorf("%w: process closed its stdout", conn.ErrClosed)
 }
 
 // read takes messages until the child's stdout ends.

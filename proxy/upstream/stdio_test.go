@@ -377,6 +377,19 @@ func TestStdioDeath(t *testing.T) {
 		}
 		<-l.Done()
 	})
+	t.Run("closed stdin", func(t *testing.T) {
+		cfg := childConfig(t, "")
+		cfg.Command = []string{"sh", "-c", `read -r initialize; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}'; read -r initialized; exec sleep 60 <&-`}
+		cfg.Host.Initialize = json.RawMessage(`{}`)
+		l := open(t, cfg)
+		for l.Err() == nil { // the shell takes a moment to close it
+			_ = l.Send(t.Context(), wire.Message{Method: wire.MethodRootsChanged})
+			runtime.Gosched()
+		}
+		if _, err := callTool(t.Context(), l, "any", nil); !errors.Is(err, conn.ErrClosed) || !strings.Contains(err.Error(), "closed its stdin") {
+			t.Errorf("call = %v", err)
+		}
+	})
 	t.Run("close", func(t *testing.T) {
 		l := open(t, childConfig(t, "legacy"))
 		_, err := callTool(t.Context(), l, "hang", func(wire.Message) { go l.Close() })
