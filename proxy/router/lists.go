@@ -61,12 +61,16 @@ type listFetch struct {
 	begun  time.Time     // the fetch, or the start of the server that it waits for
 	before *catalog.List // that it replaces
 	epoch  int           // of the list when it began
+	old    bool          // the rules have changed since, so its list is not used; guarded by listCache.mu
 	done   chan struct{} // closed at its end
+	list   *catalog.List // set then, unless the fetch is old
 	err    error         // set then
 }
 
 // get returns a list. It fetches the list by read, once for all that ask at the same time, and waits until
-// wait after the fetch began. A fetch that begins now begins at begun, which may lie in the past.
+// wait after the fetch began. A fetch that begins now begins at begun, which may lie in the past. If the list
+// changes meanwhile, get waits for one more fetch, and takes what that brings: some servers announce a change with
+// each list.
 func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wait time.Duration, read func() (*catalog.List, error)) (*catalog.List, error) {
 	l, f := c.listOrFetch(k, begun, read)
 	if l != nil {
@@ -74,11 +78,14 @@ func (c *listCache) get(ctx context.Context, k catalog.Kind, begun time.Time, wa
 	}
 	ctx, cancel := context.WithDeadline(ctx, f.begun.Add(wait))
 	defer cancel()
-	for l == nil {
+	for again := false; l == nil; again = true {
 		select {
 		case <-f.done:
-			if f.err != nil {
+			switch {
+			case f.err != nil:
 				return c.miss(k, f.err)
+			case again && f.list != nil:
+				return f.list, nil
 			}
 			l, f = c.listOrFetch(k, time.Now(), read) // another fetch, if the list has changed meanwhile
 		case <-ctx.Done():
@@ -109,6 +116,9 @@ func (c *listCache) runFetch(k catalog.Kind, f *listFetch, read func() (*catalog
 	c.fetches[k], f.err = nil, err
 	missed := false
 	if err == nil {
+		if !f.old {
+			f.list = l
+		}
 		if c.epoch[k] == f.epoch {
 			c.lists[k], c.stale[k] = l, false
 		}
@@ -141,11 +151,14 @@ func (c *listCache) replace(k catalog.Kind, f func(*catalog.List) *catalog.List)
 	}
 }
 
-// rescrub scrubs the lists that are there by the rules in force. Fetches under way are not kept.
+// rescrub scrubs the lists that are there by the rules in force. Lists of fetches under way are not used.
 func (c *listCache) rescrub() {
 	for k := range catalog.Kinds {
 		c.mu.Lock()
 		c.epoch[k]++
+		if f := c.fetches[k]; f != nil {
+			f.old = true
+		}
 		c.mu.Unlock()
 		c.replace(k, func(l *catalog.List) *catalog.List { return c.scrubbed(k, l) })
 	}

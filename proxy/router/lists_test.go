@@ -59,6 +59,22 @@ func TestOneFetchAtATime(t *testing.T) {
 	})
 }
 
+// A server that announces a change of its list with each list has a list all the same.
+func TestListThatAlwaysChanges(t *testing.T) {
+	var wg sync.WaitGroup
+	c := listCache{wg: &wg}
+	fetches := 0
+	l, err := c.get(t.Context(), catalog.Tools, time.Now(), time.Hour, func() (*catalog.List, error) {
+		fetches++
+		c.forget([]catalog.Kind{catalog.Tools})
+		return &catalog.List{}, nil
+	})
+	if l == nil || err != nil || fetches != 2 || c.peek(catalog.Tools) != nil {
+		t.Errorf("get returned %v, %v after %d fetches, kept is %v; want the second one, which is not kept", l, err, fetches, c.peek(catalog.Tools))
+	}
+	wg.Wait()
+}
+
 // A list that somebody was answered without is announced when it comes, once, and only then. Nobody waits
 // for it longer than from when its fetch began.
 func TestMissedLists(t *testing.T) {

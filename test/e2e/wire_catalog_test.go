@@ -289,6 +289,30 @@ func TestListChangesAreGathered(t *testing.T) {
 	}
 }
 
+// TestAlwaysChangedList: a server that announces a change of its tools with each list has tools.
+func TestAlwaysChangedList(t *testing.T) {
+	t.Parallel()
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		p := newPlayer(t, "stdio", mcpclient.Legacy, hello(""))
+		p.script = func(m mcpclient.Message) string {
+			if m.Method == "tools/list" {
+				p.unasked(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+				return `{"tools":[` + toolItem("a") + `]}`
+			}
+			return map[string]string{"tools/call": `{"content":[{"type":"text","text":"done"}]}`}[m.Method]
+		}
+		c := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n").connect(testContext(t), transport, era)
+		for range 2 {
+			if got := names(t, c, "tools/list", "tools", "name"); !slices.Equal(got, []string{"up__a"}) {
+				t.Errorf("tools = %v", got)
+			}
+		}
+		if got := text(t, c, testContext(t), "up__a", `{}`); got != "done" {
+			t.Errorf("a call = %q", got)
+		}
+	})
+}
+
 // hearsOfTools lets a host hear of changes of the list of tools.
 func hearsOfTools(t *testing.T, c *mcpclient.Client, transport string, era mcpclient.Era) {
 	t.Helper()
