@@ -416,8 +416,22 @@ func (x *exchange) request(m wire.Message) *Request {
 
 // readBody reads the whole body into new memory, because messages outlive their HTTP request.
 func (x *exchange) readBody() ([]byte, bool) {
-	body, err := wire.ReadBody(x.r.Body, x.r.ContentLength, x.srv.opts.MaxBody)
+	arriving := &countedBody{Reader: x.r.Body, x: x}
+	defer arriving.release()
+	if n := x.r.ContentLength; n > freeBody && n <= wire.MaxPromised {
+		_ = arriving.hold(int(n))
+	}
+	var body []byte
+	err := arriving.full
+	if err == nil {
+		body, err = wire.ReadBody(arriving, x.r.ContentLength, x.srv.opts.MaxBody)
+	}
 	switch { // if some of the body is left its deadline stays: net/http reads on before it answers
+	case arriving.full != nil:
+		x.w.Header().Set("Connection", "close")
+		x.w.Header().Set("Retry-After", "1")
+		x.refuse(http.StatusTooManyRequests, nil, invalid(wire.CodeInternal, arriving.full.Error()))
+		return nil, false
 	case err == wire.ErrTooLarge:
 		x.w.Header().Set("Connection", "close") // the rest of the body is not read
 		x.refuse(http.StatusRequestEntityTooLarge, nil,

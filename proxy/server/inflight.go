@@ -3,13 +3,14 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// inFlight is what the requests in flight over HTTP hold, of all hosts or of a principal. Connections do not bound
-// them: the request of a legacy host goes on when the host leaves.
+// inFlight is what the requests in flight over HTTP hold, of all hosts or of a principal, and bodies that arrive. Connections do
+// not bound them: the request of a legacy host goes on when the host leaves.
 type inFlight struct{ requests, bytes int }
 
 // run lets Shutdown wait for what is no request. It returns false if Shutdown has begun. Else running.Done must be called.
@@ -54,42 +55,90 @@ func (srv *HTTP) enter(principal string, size int) error {
 	if srv.closing {
 		return errShutdown
 	}
-	own, most := srv.inFlight[principal], inFlight{srv.opts.MaxRequests, srv.opts.MaxRequestBytes}
-	err := srv.allInFlight.tooMany(size, most)
-	if several && err == nil {
-		err = own.tooMany(size, inFlight{most.requests / 2, most.bytes / 2})
+	err := srv.take(principal, several, inFlight{1, size})
+	if err == nil {
+		srv.running.Add(1)
 	}
-	if err != nil {
-		return err
-	}
-	own.requests, own.bytes = own.requests+1, own.bytes+size
-	srv.inFlight[principal] = own
-	srv.allInFlight.requests, srv.allInFlight.bytes = srv.allInFlight.requests+1, srv.allInFlight.bytes+size
-	srv.running.Add(1)
-	return nil
+	return err
 }
 
-// tooMany says what is too much if one more request comes, of size bytes. A request alone is never too large.
-func (f inFlight) tooMany(size int, most inFlight) error {
+// take counts more in, unless that is too much. The caller holds mu.
+func (srv *HTTP) take(principal string, several bool, more inFlight) error {
+	most := inFlight{srv.opts.MaxRequests, srv.opts.MaxRequestBytes}
+	err := srv.allInFlight.tooMany(more, most)
+	if several && err == nil {
+		err = srv.inFlight[principal].tooMany(more, inFlight{most.requests / 2, most.bytes / 2})
+	}
+	if err == nil {
+		srv.add(principal, more)
+	}
+	return err
+}
+
+// tooMany says what is too much if more comes. What comes alone is never too much.
+func (f inFlight) tooMany(more, most inFlight) error {
 	switch {
-	case f.requests > 0 && f.requests >= most.requests:
+	case f.requests > 0 && f.requests+more.requests > most.requests:
 		return fmt.Errorf("%d requests are in flight, wait for a reply first", f.requests)
-	case f.requests > 0 && f.bytes+size > most.bytes:
+	case f.bytes > 0 && f.bytes+more.bytes > most.bytes:
 		return fmt.Errorf("%d requests with %d bytes are in flight, wait for a reply first", f.requests, f.bytes)
 	}
 	return nil
+}
+
+// add counts more in, or out if it is negative. The caller holds mu.
+func (srv *HTTP) add(principal string, more inFlight) {
+	sum := func(f inFlight) inFlight { return inFlight{f.requests + more.requests, f.bytes + more.bytes} }
+	srv.allInFlight = sum(srv.allInFlight)
+	if own := sum(srv.inFlight[principal]); own == (inFlight{}) {
+		delete(srv.inFlight, principal)
+	} else {
+		srv.inFlight[principal] = own
+	}
 }
 
 // leave counts out a request that was counted in.
 func (srv *HTTP) leave(principal string, size int) {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	own := srv.inFlight[principal]
-	if own.requests, own.bytes = own.requests-1, own.bytes-size; own.requests == 0 {
-		delete(srv.inFlight, principal)
-	} else {
-		srv.inFlight[principal] = own
-	}
-	srv.allInFlight.requests, srv.allInFlight.bytes = srv.allInFlight.requests-1, srv.allInFlight.bytes-size
+	srv.add(principal, inFlight{-1, -size})
 	srv.running.Done()
+}
+
+// freeBody is how much of a body is read before its bytes count as in flight, so that a cancellation is always taken.
+const freeBody = 64 << 10
+
+// countedBody is a body whose bytes count as in flight while it arrives: a host may send many, and slowly.
+type countedBody struct {
+	io.Reader
+	x          *exchange
+	read, held int
+	full       error // why it is not read to its end
+}
+
+// Read implements [io.Reader].
+func (b *countedBody) Read(p []byte) (n int, err error) {
+	n, err = b.Reader.Read(p)
+	if b.read += n; b.read-b.held > freeBody && b.hold(b.read-b.held) != nil {
+		err = b.full
+	}
+	return n, err
+}
+
+// hold counts n bytes more in.
+func (b *countedBody) hold(n int) error {
+	srv, several := b.x.srv, b.x.srv.opts.Access().Auth.Several()
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if b.full = srv.take(b.x.caller.Principal, several, inFlight{0, n}); b.full == nil {
+		b.held += n
+	}
+	return b.full
+}
+
+// release counts the bytes out.
+func (b *countedBody) release() {
+	b.x.srv.mu.Lock()
+	defer b.x.srv.mu.Unlock()
+	b.x.srv.add(b.x.caller.Principal, inFlight{0, -b.held})
 }

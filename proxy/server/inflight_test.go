@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -218,4 +219,77 @@ func TestRequestsInFlightOfOnePrincipal(t *testing.T) {
 		e.leave("", 1)
 		e.leave("", 1)
 	})
+}
+
+// arriving is a body of which left bytes arrive, and no more until its end.
+type arriving struct {
+	left int
+	end  chan struct{}
+}
+
+func (a *arriving) Read(p []byte) (int, error) {
+	if a.left == 0 {
+		<-a.end
+		return 0, io.ErrUnexpectedEOF
+	}
+	n := min(len(p), a.left)
+	a.left -= n
+	return n, nil
+}
+
+func (a *arriving) Close() error { return nil }
+
+// Bodies that arrive count as in flight, whether or not their length is known: a host can't fill the memory with many that do
+// not end. What is small is read nevertheless.
+func TestBodiesThatArriveAreBounded(t *testing.T) {
+	const part = 300_000
+	for _, length := range []int64{-1, 2 * part, 10_000_000} {
+		t.Run(fmt.Sprint(length), func(t *testing.T) {
+			opts := HTTPOptions{MaxRequestBytes: 4 * 2 * part, Access: withTokens([]auth.Token{token("alice", "a"), token("bob", "b")})}
+			bubble(t, opts, func(t *testing.T, _ *gate, e *HTTP) {
+				var waits []func()
+				end := make(chan struct{})
+				begin := func(token string) (*fakeConn, func()) {
+					req := hostRequest(t, "POST", "http://localhost/mcp", "", "Authorization", "Bearer "+token)
+					req.Body, req.ContentLength = &arriving{part, end}, length
+					conn, wait := serveIn(t, e, req)
+					synctest.Wait()
+					return conn, wait
+				}
+				const most = 4 // of half of all bytes, each with part or, if that is believed, its length
+				for n := 1; ; n++ {
+					conn, wait := begin("b")
+					if e.inFlight["bob"].bytes > 4*part {
+						t.Fatalf("%d bytes of bob's arrive", e.inFlight["bob"].bytes)
+					}
+					if conn.code() == http.StatusTooManyRequests {
+						if wait(); n < 3 {
+							t.Errorf("body %d of bob's is refused: %s", n, conn.text())
+						}
+						break
+					}
+					waits = append(waits, wait)
+					if n > most {
+						t.Fatalf("%d bodies of bob's arrive at once", n)
+					}
+				}
+				conn, wait := serveIn(t, e, hostRequest(t, "POST", "http://localhost/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled"}`, "Authorization", "Bearer b"))
+				if wait(); conn.code() == http.StatusTooManyRequests {
+					t.Errorf("a small message of bob's is refused: %s", conn.text())
+				}
+				if conn, wait := begin("a"); conn.code() == http.StatusTooManyRequests {
+					t.Errorf("alice's body is refused: %s", conn.text())
+				} else {
+					waits = append(waits, wait)
+				}
+				close(end)
+				for _, wait := range waits {
+					wait()
+				}
+				if synctest.Wait(); e.allInFlight != (inFlight{}) || len(e.inFlight) > 0 {
+					t.Errorf("after all %v and %v are in flight", e.allInFlight, e.inFlight)
+				}
+			})
+		})
+	}
 }

@@ -9,13 +9,16 @@ import (
 // ErrTooLarge is the fault of a body that has more bytes than allowed.
 var ErrTooLarge = errors.New("the body is too large")
 
+// MaxPromised is the length of a body up to which [ReadBody] believes its sender: the memory is there before the bytes.
+const MaxPromised = 1 << 20
+
 // ReadBody reads an HTTP body of at most max bytes into new memory. length is the one that its sender named, negative
 // for none. With an error, body is what came before it.
 func ReadBody(r io.Reader, length, max int64) (body []byte, err error) {
 	switch {
 	case length > max:
 		return nil, ErrTooLarge
-	case length >= 0 && length <= 1<<20:
+	case length >= 0 && length <= MaxPromised:
 		body = make([]byte, length)
 		var n int
 		n, err = io.ReadFull(r, body)
