@@ -76,7 +76,8 @@ type Router struct {
 	lifetime context.Context
 	wg       sync.WaitGroup // all goroutines of the router
 
-	listens sync.Map // the open *listen streams of hosts
+	listens    sync.Map // the open *listen streams of hosts
+	subscribed subscriptionCount
 
 	mu       sync.Mutex
 	sessions map[*Session]struct{} // all but those of single requests

@@ -69,7 +69,7 @@ func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 func (rt *Router) NewSession(p server.Peer) *Session {
 	s := &Session{
 		Peer: p, rt: rt, pending: map[string]*request{}, inFlight: map[*request]struct{}{}, orderings: map[string]*ordering{}, lost: map[string]int{}, serverRequests: map[string]*serverRequest{},
-		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]int{}}, changes: map[string]bool{},
+		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{count: &rt.subscribed, principal: p.Principal, open: map[subscription]int{}}, changes: map[string]bool{},
 	}
 	s.setClient("unknown")
 	s.newest.Store(&p.Identity)
@@ -106,6 +106,7 @@ func (s *Session) Close(reason string) {
 		r.cancel(errSessionClosed)
 	}
 	s.mu.Unlock()
+	s.subscribed.close()
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)
 	s.group.sessions--

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,14 +20,60 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Bounds of what one session, or one listen, may be told of.
+// Bounds of what hosts may be told of. Each subscription of a listen takes some 12 KB.
 const (
-	maxSubscriptions = 1000    // resources
-	maxSubscribed    = 8 << 10 // bytes of the URI of a subscription
+	maxSubscriptions    = 1000    // resources of one session, or one listen
+	maxAllSubscriptions = 20_000  // of all together; of several principals none has more than half
+	maxSubscribed       = 8 << 10 // bytes of the URI of a subscription
 )
 
-var errTooManySubscriptions = &wire.Error{Code: wire.CodeInvalidParams,
-	Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
+var (
+	errTooManySubscriptions = invalidParams("a session or a listen can be subscribed to %d resources: end some first, or ask for fewer", maxSubscriptions)
+	errAllSubscriptions     = invalidParams("all hosts together can be subscribed to %d resources, and those of one of several principals to half of them: end some first, or ask for fewer", maxAllSubscriptions)
+	errSubscriptionURI      = invalidParams("the URI of a subscription can have at most %d bytes", maxSubscribed)
+)
+
+// subscriptionCount counts what hosts are subscribed to, by principal.
+type subscriptionCount struct {
+	mu  sync.Mutex
+	all int
+	own map[string]int
+}
+
+// take counts n more of a principal, unless that is too many. several means that there are others.
+func (c *subscriptionCount) take(principal string, several bool, n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all+n > maxAllSubscriptions || several && c.own[principal]+n > maxAllSubscriptions/2 {
+		return false
+	}
+	c.add(principal, n)
+	return true
+}
+
+// change counts n more, or fewer if it is negative.
+func (c *subscriptionCount) change(principal string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.add(principal, n)
+}
+
+// add is change for a caller that holds mu.
+func (c *subscriptionCount) add(principal string, n int) {
+	if c.own == nil {
+		c.own = map[string]int{}
+	}
+	c.all += n
+	if c.own[principal] += n; c.own[principal] == 0 {
+		delete(c.own, principal)
+	}
+}
+
+// several reports whether there can be more than one principal.
+func (rt *Router) several() bool {
+	c := rt.Settings().Config
+	return c.PrincipalCount() > 1
+}
 
 // listen is one subscriptions/listen stream of a host.
 type listen struct {
@@ -49,6 +94,10 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	if err != nil {
 		return nil, err
 	}
+	if !rt.subscribed.take(r.s.Principal, rt.several(), len(l.uris)) {
+		return nil, errAllSubscriptions
+	}
+	defer rt.subscribed.change(r.s.Principal, -len(l.uris))
 	owners := make([]*upstream.Server, len(l.uris))
 	governed := rt.Settings().Rules.Govern()
 	for i, uri := range l.uris {
@@ -105,6 +154,9 @@ func (l *listen) agree() (agreed []byte, err error) {
 			}
 			if !ok {
 				return nil, invalidParams("params.notifications.resourceSubscriptions must be an array of URIs, each a string")
+			}
+			if slices.ContainsFunc(uris, func(uri string) bool { return len(uri) > maxSubscribed }) {
+				return nil, errSubscriptionURI
 			}
 			if _, ok := rawjson.Get(offered, "resources", "subscribe"); ok {
 				l.uris = uris
@@ -176,10 +228,10 @@ func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	sub := subscription{r.servers[0].Key, c.Target.Name}
 	if len(sub.uri) > maxSubscribed {
-		return nil, invalidParams("params.uri can have at most %d bytes in a subscription", maxSubscribed)
+		return nil, errSubscriptionURI
 	}
-	if !r.s.subscribed.add(sub) { // before the call: the server may end right after it
-		return nil, errTooManySubscriptions
+	if err := r.s.subscribed.add(sub, r.s.rt.several()); err != nil { // before the call: the server may end right after it
+		return nil, err
 	}
 	res, err := r.askServers(ctx, c)
 	made := c.Target.Server // another one, if the likeliest server did not know it, or is forbidden
@@ -206,26 +258,55 @@ func (r *request) unsubscribe(ctx context.Context, c *interceptor.Call) (*interc
 // subscription is a resource of a server that a session is told of.
 type subscription struct{ server, uri string }
 
+// subscriptions are those of a session.
 type subscriptions struct {
-	mu   sync.Mutex
-	open map[subscription]int // how many requests made it, or wait for it
+	count     *subscriptionCount
+	principal string
+
+	mu     sync.Mutex
+	open   map[subscription]int // how many requests made it, or wait for it
+	closed bool
 }
 
-// add keeps a subscription to restore. It returns false if there are too many.
-func (s *subscriptions) add(sub subscription) bool {
+// lock takes mu. What unlock finds more or fewer is counted.
+func (s *subscriptions) lock() (unlock func()) {
+	s.mu.Lock()
+	before := len(s.open)
+	return func() {
+		defer s.mu.Unlock()
+		if s.closed {
+			clear(s.open)
+		}
+		s.count.change(s.principal, len(s.open)-before)
+	}
+}
+
+// add keeps a subscription to restore. It fails if there are too many. several means that there are several principals.
+func (s *subscriptions) add(sub subscription, several bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[sub] == 0 && len(s.open) >= maxSubscriptions {
-		return false
+	switch {
+	case s.closed:
+		return errSessionClosed
+	case s.open[sub] > 0:
+	case len(s.open) >= maxSubscriptions:
+		return errTooManySubscriptions
+	case !s.count.take(s.principal, several, 1):
+		return errAllSubscriptions
 	}
 	s.open[sub]++
-	return true
+	return nil
+}
+
+// close forgets all subscriptions, and those that requests which are over late would add.
+func (s *subscriptions) close() {
+	defer s.lock()()
+	s.closed = true
 }
 
 // move counts a request that add counted for another server, or for none if that is "".
 func (s *subscriptions) move(sub subscription, server string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lock()()
 	if s.open[sub]--; s.open[sub] <= 0 { // the host may have unsubscribed
 		delete(s.open, sub)
 	}
@@ -248,8 +329,7 @@ func (s *subscriptions) owner(uri string) string {
 
 // end forgets the subscriptions to a resource, and returns them.
 func (s *subscriptions) end(uri string) map[subscription]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lock()()
 	ended := map[subscription]int{}
 	maps.DeleteFunc(s.open, func(sub subscription, n int) bool {
 		if sub.uri == uri {
@@ -262,15 +342,13 @@ func (s *subscriptions) end(uri string) map[subscription]int {
 
 // restore takes back what end forgot.
 func (s *subscriptions) restore(ended map[subscription]int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lock()()
 	maps.Copy(s.open, ended)
 }
 
 // keep forgets the subscriptions at servers that the configuration no longer has.
 func (s *subscriptions) keep(known func(server string) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.lock()()
 	maps.DeleteFunc(s.open, func(sub subscription, _ int) bool { return !known(sub.server) })
 }
 

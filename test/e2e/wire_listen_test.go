@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -154,5 +155,55 @@ func TestAcknowledgedSubset(t *testing.T) {
 		} else if m, err := c.Call(ctx, "subscriptions/listen", `{"notifications":`+tt.wants+`}`); err != nil || !strings.Contains(string(m.Error), "-32602") {
 			t.Errorf("%s is answered %s%s, %v; want -32602", tt.wants, m.Result, m.Error, err)
 		}
+	}
+}
+
+// Each resource that a listen names costs memory, and a message of a few KB can name a thousand. So all listens of one of several
+// principals have a bound, and leave room for others. What ends makes room.
+func TestListensOfAPrincipalAreBounded(t *testing.T) {
+	t.Parallel()
+	const each, most = 1000, 10_000
+	ctx := testContext(t)
+	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
+	url := g.http()
+	bob, alice := g.as(t, url, mcpclient.Modern, "bob"), mcpclient.HTTP(url, mcpclient.Modern, "Authorization", "Bearer "+tokenOf["alice"])
+	var heard noted
+	alice.Handle = heard.handle(nil)
+	startHost(t, ctx, alice)
+	g.closes(alice)
+	text(t, alice, ctx, "fake__pid", `{}`)
+	uris := make([]string, each)
+	for i := range uris {
+		uris[i] = fmt.Sprint("fake://", i)
+	}
+	listen := func(ctx context.Context, c *mcpclient.Client, uris []string) (wait func() (mcpclient.Message, error)) {
+		_, wait, err := c.Send(ctx, "subscriptions/listen", `{"notifications":{"resourceSubscriptions":`+jsonText(uris)+`}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait
+	}
+	first, end := context.WithCancel(ctx)
+	listen(first, alice, uris)
+	for range most/each - 1 {
+		listen(ctx, alice, uris)
+	}
+	refusal := func(c *mcpclient.Client, uris []string) string {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		m, _ := listen(ctx, c, uris)()
+		return string(m.Error)
+	}
+	until(t, "alice has all that she may have", func() bool { return heard.has("acknowledged") == most/each })
+	if said := refusal(alice, uris[:1]); !strings.Contains(said, "half of them") {
+		t.Errorf("one more listen of alice's: %q", said)
+	}
+	if said := refusal(bob, uris); said != "" {
+		t.Errorf("bob's listen: %s", said)
+	}
+	end()
+	until(t, "what ended makes room", func() bool { return refusal(alice, uris[:1]) == "" })
+	if said := refusal(bob, []string{"fake://" + strings.Repeat("x", 8<<10)}); !strings.Contains(said, "at most 8192 bytes") {
+		t.Errorf("a listen for a URI of over 8 KiB: %s", said)
 	}
 }
