@@ -85,7 +85,12 @@ func BenchmarkCall(b *testing.B) {
 // counting counts the operations of a store.
 type counting struct {
 	Store
-	n atomic.Int64
+	n, lists atomic.Int64
+}
+
+func (c *counting) List(ctx context.Context, keys ...string) ([]Count, error) {
+	c.lists.Add(1)
+	return c.Store.List(ctx, keys...)
 }
 
 func (c *counting) Take(ctx context.Context, op Op) (Answer, error) {

@@ -173,6 +173,44 @@ func TestSpend(t *testing.T) {
 }
 
 // A subject with amounts of its own has these, and the limit's amounts where it names none.
+// A refusal asks the store once, unless a rolling window refuses: when that has enough again, its parts say.
+func TestRefusalAsksOnce(t *testing.T) {
+	at := time.Date(2026, 11, 29, 6, 0, 0, 0, time.UTC)
+	for length, lists := range map[string]int64{"1d": 0, "rolling 24h": 1} {
+		l := newLimits(t, Options{Now: func() time.Time { return at }},
+			Limit{Name: "small", Per: PerAll, Tokens: 100, Window: window(t, length)},
+			Limit{Name: "large", Per: PerAll, Tokens: 1000, Window: window(t, "rolling 1h")},
+			Limit{Name: "session", Per: PerSession, Tokens: 1000})
+		l.pause = 0
+		asked := &counting{Store: l.store}
+		l.store = asked
+		u := Use{Principal: "alice", Session: "s"}
+		s, err := l.Begin(t.Context(), u, 40)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tightest *ExceededError
+		for n, refused := range []func() error{
+			func() error { _, err := l.Begin(t.Context(), u, 100); return err },
+			func() error { _, err := l.Pay(t.Context(), u, 100); return err },
+			func() error { _, tightest, err = s.Take(t.Context(), 100); return errors.Join(err, tightest) },
+		} {
+			l.Close(t.Context())                                                           // gives back what is reserved
+			if err := refused(); !errors.As(err, &tightest) || tightest.Limit != "small" { // it learns that nobody else gives back
+				t.Fatalf("%d: %v", n, err)
+			}
+			asked.n.Store(0)
+			asked.lists.Store(0)
+			if err := refused(); !errors.As(err, &tightest) || !tightest.Reset.Equal(time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)) && length == "1d" {
+				t.Errorf("%d: %v", n, err)
+			}
+			if asked.n.Load() != 1 || asked.lists.Load() != lists {
+				t.Errorf("%d: a limit of %s asked for %d takes and %d lists", n, length, asked.n.Load(), asked.lists.Load())
+			}
+		}
+	}
+}
+
 func TestSubjects(t *testing.T) {
 	l := newLimits(t, Options{},
 		Limit{Name: "person", Per: PerPrincipal, Tokens: 100, Calls: 3, Window: window(t, "1d"), Subjects: map[string]Amounts{"alice": {Tokens: 500}, "bob": {Tokens: 20, Calls: 1}}},

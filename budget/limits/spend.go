@@ -110,6 +110,7 @@ type Spend struct {
 	whole bool          // takes are all or nothing
 
 	account     *account // of the last take
+	used        []Used   // of its counters, as the store answered the last take
 	taken       int64    // from it, and not given back
 	unconfirmed bool     // the store did not answer a take, and Options.Allow let it pass
 }
@@ -136,30 +137,45 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 
 // refusal returns, of the limits that refuse a use, the one that refuses it for longest, and until
 // when. exceeded is one of them; it is the answer if the store does not say more. Of a use that got a
-// part it is the answer, with the time when the rest is there, or all that it has in a window.
+// part it is the answer, with the time when the rest is there, or all that it has in a window. Only a rolling window
+// has parts, about which the store is asked.
 func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Used) *ExceededError {
 	a := s.account
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
-	defer cancel()
-	list, err := s.l.store.List(ctx, a.keys()...)
-	if err != nil {
-		return exceeded
-	}
-	longest := int64(0)
-	for i, c := range a.counters {
-		wanted := wanted
-		if !s.whole {
-			wanted.Tokens = min(wanted.Tokens, c.Tokens)
+	until := make([]int64, len(a.counters)) // see refuses
+	amount := func(c Counter) Used {
+		if s.whole {
+			return wanted
 		}
+		return Used{min(wanted.Tokens, c.Tokens), wanted.Calls}
+	}
+	var rolling []string
+	for i, c := range a.counters {
 		if m := a.matches[i]; !c.Hard || !s.whole && (m.Name != exceeded.Limit || m.subject != exceeded.Subject) {
 			continue
 		}
-		of := slices.DeleteFunc(slices.Clone(list), func(part Count) bool { return part.Key != c.Key || part.Bucket < c.Oldest })
-		if until := c.refuses(of, wanted); until > longest {
-			longest = until
-			used := sum(of)
-			exceeded = a.exceeded(i, used, left(c.Calls, used.Calls) < wanted.Calls)
-			exceeded.Reset = a.matches[i].time(until)
+		if until[i] = c.refuses([]Count{{Used: s.used[i]}}, amount(c)); until[i] > 0 && c.Bucket != 0 {
+			rolling = append(rolling, c.Key)
+		}
+	}
+	if rolling != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
+		defer cancel()
+		list, err := s.l.store.List(ctx, rolling...)
+		if err != nil {
+			return exceeded
+		}
+		for i, c := range a.counters {
+			if until[i] > 0 && c.Bucket != 0 {
+				until[i] = c.refuses(slices.DeleteFunc(slices.Clone(list), func(part Count) bool { return part.Key != c.Key || part.Bucket < c.Oldest }), amount(c))
+			}
+		}
+	}
+	longest := int64(0)
+	for i, c := range a.counters {
+		if until[i] > longest {
+			longest = until[i]
+			exceeded = a.exceeded(i, s.used[i], left(c.Calls, s.used[i].Calls) < wanted.Calls)
+			exceeded.Reset = a.matches[i].time(longest)
 		}
 	}
 	return exceeded
@@ -416,6 +432,7 @@ func (s *Spend) takeOnce(ctx context.Context, tokens, calls int64) (got int64, e
 		crossings := l.noteAnswer(a, s.use, answer, start)
 		l.mu.Unlock()
 		l.notify(ctx, a, crossings)
+		s.used = answer.Used
 		if answer.Tightest >= 0 {
 			exceeded = a.exceeded(answer.Tightest, answer.Used[answer.Tightest], answer.TooFewCalls)
 		}
