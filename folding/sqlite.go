@@ -49,8 +49,8 @@ var migrations = []string{`
 	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
 `}
 
-// applicationID marks the database as foldgate's: "fold".
-const applicationID = 0x666f6c64
+// Schema is that of the database; "fold" marks it.
+var Schema = sqlitedb.Options{Migrations: migrations, ApplicationID: 0x666f6c64}
 
 // lockWait bounds the wait for another process that has the database open.
 const lockWait = time.Second
@@ -102,10 +102,10 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		return nil, err
 	}
 	d.open = append(d.open, func() error { unlock(); return nil })
-	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
-		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
-		Pragmas: []string{"wal_autocheckpoint(0)"}, // Apply does it
-	})
+	o := Schema
+	o.BusyTimeout, o.QuickCheck = lockWait, true
+	o.Pragmas = []string{"wal_autocheckpoint(0)"} // Apply does it
+	d.db, err = sqlitedb.Open(ctx, path, o)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func outages() []outage {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { s.Close() })
-			other, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{ApplicationID: applicationID, Migrations: migrations})
+			other, err := sqlitedb.Open(t.Context(), path, Schema)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -355,7 +355,7 @@ func TestOneWaitInAnOutage(t *testing.T) {
 // keep others out: neither when they open the database, nor when they take, nor when they delete.
 func TestBusyConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "budgets.db")
-	other, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{ApplicationID: applicationID, Migrations: migrations})
+	other, err := sqlitedb.Open(t.Context(), path, Schema)
 	if err != nil {
 		t.Fatal(err)
 	}

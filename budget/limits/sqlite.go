@@ -36,8 +36,8 @@ var migrations = []string{`
 	) WITHOUT ROWID;
 `}
 
-// applicationID marks the database as foldgate's: "flim".
-const applicationID = 0x666c696d
+// Schema is that of the file; "flim" marks it.
+var Schema = sqlitedb.Options{Migrations: migrations, ApplicationID: 0x666c696d}
 
 const (
 	tidyAfter  = 512     // transactions until tidy runs
@@ -134,10 +134,9 @@ func (f *file) open(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return err
 	}
-	db, err := sqlitedb.Open(ctx, f.path, sqlitedb.Options{
-		Migrations: migrations, ApplicationID: applicationID,
-		Pragmas: []string{"wal_autocheckpoint(0)"}, // tidy does it
-	})
+	o := Schema
+	o.Pragmas = []string{"wal_autocheckpoint(0)"} // tidy does it
+	db, err := sqlitedb.Open(ctx, f.path, o)
 	if err != nil {
 		return err
 	}

@@ -29,11 +29,11 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/hosts"
-	"github.com/foldgate/foldgate/internal/sqlitedb"
 	"github.com/foldgate/foldgate/internal/steadyclock"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
+	"github.com/foldgate/foldgate/proxy/engine"
 )
 
 // Levels of a finding.
@@ -501,7 +501,7 @@ func (d *doctor) store(ctx context.Context, fault error) {
 	if d.cfg.Store.URL != "" {
 		where = "in Redis"
 	} else if info, err := os.Stat(file); err == nil && ownedByMe(info) {
-		if sqlitedb.Examine(ctx, file) != nil {
+		if engine.ExamineDatabase(ctx, file) != nil {
 			return // databases tells it
 		}
 		var f *os.File

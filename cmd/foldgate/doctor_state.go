@@ -16,6 +16,7 @@ import (
 
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 	"github.com/foldgate/foldgate/proxy/control"
+	"github.com/foldgate/foldgate/proxy/engine"
 )
 
 // state looks at the state directory, and leaves it as it is.
@@ -67,7 +68,7 @@ func sizes(dir string) (all, traces int64) {
 	return all, traces
 }
 
-// databases looks for damage in the databases of a state directory.
+// databases looks for databases of a state directory that foldgate can't use.
 func (d *doctor) databases(ctx context.Context, dir string) {
 	entries, _ := os.ReadDir(dir) // without one there is no database
 	for _, e := range entries {
@@ -75,14 +76,17 @@ func (d *doctor) databases(ctx context.Context, dir string) {
 		if !strings.HasSuffix(file, ".db") {
 			continue
 		}
-		if err := sqlitedb.Examine(ctx, file); err != nil {
-			remedy := "restore it from a backup, or move it and its -wal file away: what it holds is lost then"
-			if e.Name() == "budgets.db" {
-				remedy = `restore it from a backup, or move it and its -wal file away and run "foldgate budgets rebuild"`
-			}
-			what := "is damaged"
-			if errors.Is(err, sqlitedb.ErrEarly) {
+		if err := engine.ExamineDatabase(ctx, file); err != nil {
+			what, remedy := "is damaged", "restore it from a backup, or move it and its -wal file away: what it holds is lost then"
+			switch {
+			case errors.Is(err, sqlitedb.ErrEarly):
 				what, remedy = "has an early form", "name another state_dir"
+			case errors.Is(err, sqlitedb.ErrForeign):
+				what, remedy = "is not foldgate's", "name another state_dir"
+			case errors.Is(err, sqlitedb.ErrNewer):
+				what, remedy = "is too new", "use that version, or name another state_dir"
+			case e.Name() == "budgets.db":
+				remedy = `restore it from a backup, or move it and its -wal file away and run "foldgate budgets rebuild"`
 			}
 			d.add(levelFault, "state", remedy, "%s %s, so foldgate does not start: %v", file, what, err)
 		}

@@ -89,6 +89,20 @@ func (p *patient) record(records ...*trace.Record) {
 	}
 }
 
+// database makes a database with a mark and the number of a schema in the state directory.
+func (p *patient) database(name string, mark, schema int) {
+	p.t.Helper()
+	p.record(called("a", 1, 0)...)
+	db, err := sqlitedb.Open(p.t.Context(), filepath.Join(p.state, name), sqlitedb.Options{ApplicationID: mark, Migrations: []string{"CREATE TABLE t (id)"}})
+	if err == nil {
+		_, err = db.ExecContext(p.t.Context(), fmt.Sprint("PRAGMA user_version = ", schema))
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // serve starts an MCP server whose one tool has a description of that length, and whose clock is off.
 func (p *patient) serve(length int, skew time.Duration) (url string) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -297,17 +311,12 @@ var ailments = []struct {
 		p.record(called("a", 1, 0)...)
 		p.write(filepath.Join(p.state, "results.db"), strings.Repeat("no database ", 1000))
 	}, levelFault, "state", `results.db is damaged, so foldgate does not start: file is not a database`, `restore it from a backup, or move it`},
-	{"database of an early build", func(p *patient) {
-		p.record(called("a", 1, 0)...)
-		db, err := sqlitedb.Open(p.t.Context(), filepath.Join(p.state, "results.db"), sqlitedb.Options{Migrations: []string{"CREATE TABLE results (id)"}})
-		if err == nil {
-			_, err = db.ExecContext(p.t.Context(), "PRAGMA user_version = 4")
-			err = errors.Join(err, db.Close())
-		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
-	}, levelFault, "state", `results.db has an early form, so foldgate does not start: it has schema 4: a build of foldgate before the first release wrote it`, `^name another state_dir$`},
+	{"database of an early build", func(p *patient) { p.database("results.db", 0, 4) }, levelFault, "state",
+		`results.db has an early form, so foldgate does not start: it has schema 4: a build of foldgate before the first release wrote it`, `^name another state_dir$`},
+	{"database of a newer foldgate", func(p *patient) { p.database("foldgate.db", 0x666f6c64, 99) }, levelFault, "state",
+		`foldgate.db is too new, so foldgate does not start: it was made by a newer foldgate \(schema 99, this one knows up to \d+\)$`, `^use that version, or name another state_dir$`},
+	{"database of another program", func(p *patient) { p.database("foldgate.db", 7, 99) }, levelFault, "state",
+		`foldgate.db is not foldgate's, so foldgate does not start: it is the database of another program$`, `^name another state_dir$`},
 	{"counts damaged", func(p *patient) {
 		p.configure("budgets: {limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
 		p.write(filepath.Join(p.state, "budgets.db"), strings.Repeat("no database ", 1000))

@@ -132,6 +132,9 @@ var migrations = []string{`
 	END;
 `}
 
+// Schema is that of the file; it has no mark.
+var Schema = sqlitedb.Options{Migrations: migrations}
+
 // Open opens or creates the store at path and evicts what exceeds the limits.
 func Open(path string, cfg Config) (_ *Store, err error) {
 	if cfg.Now == nil {
@@ -145,7 +148,7 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 	}
 	ctx := context.Background()
 	s := &Store{cfg: cfg, path: path}
-	if s.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{Migrations: migrations}); err != nil {
+	if s.db, err = sqlitedb.Open(ctx, path, Schema); err != nil {
 		return nil, s.explain(err)
 	}
 	if err = s.update(ctx, func(tx *sql.Tx) error { return s.evictOld(ctx, tx) }); err != nil {

@@ -66,14 +66,16 @@ type Engine struct {
 	steady func() time.Time // does not jump; for the expiry
 }
 
+// Schema is that of the file; "flow" marks it.
+var Schema = sqlitedb.Options{Migrations: migrations, ApplicationID: 0x666c6f77}
+
 // Open opens or creates the file at path, readable by its owner only, in a directory that exists.
 // Close the Engine to release it. What expires does so by steady, a clock that does not jump; nil means now.
 func Open(path string, now, steady func() time.Time) (*Engine, error) {
 	if steady == nil {
 		steady = now
 	}
-	const flow = 0x666c6f77 // "flow"
-	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: flow})
+	db, err := sqlitedb.Open(context.Background(), path, Schema)
 	if err != nil {
 		return nil, sqlitedb.Explain(err, "database of workflows", path, "to start without any")
 	}

@@ -35,7 +35,7 @@ var (
 	// ErrEarly matches the error for a schema of before the first release.
 	ErrEarly = errors.New("a build of foldgate before the first release wrote it")
 	// ErrNewer matches the error for a schema that a newer foldgate wrote.
-	ErrNewer = errors.New("a newer foldgate wrote it, use that")
+	ErrNewer = errors.New("it was made by a newer foldgate")
 	// ErrOlder matches the error of [OpenReadOnly] for a schema that no writer has migrated yet.
 	ErrOlder = errors.New("an older foldgate wrote it")
 	// ErrDamaged matches an error for damaged data; see [IsDamaged].
@@ -47,7 +47,7 @@ var (
 // Options describe a database.
 type Options struct {
 	// Migrations make the schema. Each runs once, in this order; user_version counts them, from firstVersion
-	// on. A migration never changes after its release.
+	// on. A migration never changes after its release. Without any, each schema is right.
 	Migrations []string
 	// ApplicationID marks the file. Open refuses a file that has tables and another mark. Zero
 	// marks nothing and accepts any mark.
@@ -124,36 +124,37 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 	})
 }
 
-// Examine returns why the file at path is no database that can be read, nil if it is one or if that can't be
+// Examine returns why [Open] would refuse the file at path, nil if it would not or if that can't be
 // told now, such as while another process holds it. It leaves no file behind but a -shm
 // beside a -wal of a process that died.
-func Examine(ctx context.Context, path string) error {
+func Examine(ctx context.Context, path string, o Options) error {
 	param := "mode=ro"
 	if _, err := os.Stat(path + "-wal"); errors.Is(err, fs.ErrNotExist) { // nobody uses it, and SQLite would make one
 		param += "&immutable=1"
 	}
 	db, err := connect(path, param, 0, nil, func(db *sql.DB) error {
-		var version int
-		err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
-		if err != nil {
-			return err
-		}
-		return cmp.Or(early(version), quickCheck(ctx, db))
+		_, err := o.version(ctx, db)
+		return cmp.Or(err, quickCheck(ctx, db))
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		return db.Close()
-	}
-	if IsDamaged(err) || errors.Is(err, ErrEarly) {
+	case refused(err):
 		return err
 	}
 	return nil
+}
+
+// refused reports whether an error of Open is about the file, and lasts.
+func refused(err error) bool {
+	return IsDamaged(err) || errors.Is(err, ErrForeign) || errors.Is(err, ErrEarly) || errors.Is(err, ErrNewer)
 }
 
 // Recreate is [Open] for data that can be made again: if the file is damaged, foreign, early or newer,
 // it deletes it and starts with an empty one.
 func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	db, err := Open(ctx, path, o)
-	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrEarly) && !errors.Is(err, ErrNewer) {
+	if err == nil || !refused(err) {
 		return db, err
 	}
 	if err := Remove(path); err != nil {
@@ -275,6 +276,8 @@ func Explain(err error, what, path, away string) error {
 		return fmt.Errorf("%s %s is in use by another process: stop that one, or name another state_dir: %w", what, path, err)
 	case errors.Is(err, ErrForeign), errors.Is(err, ErrEarly):
 		return fmt.Errorf("%s %s: %w: name another state_dir", what, path, err)
+	case errors.Is(err, ErrNewer):
+		return fmt.Errorf("%s %s: %w: use that version, or name another state_dir", what, path, err)
 	case openfiles.Exceeded(err), isCode(err, sqlite3.SQLITE_CANTOPEN) && openfiles.Few():
 		return fmt.Errorf("%s %s: %w; %s", what, path, err, openfiles.Remedy)
 	case IsUnavailable(err), errors.As(err, new(*fs.PathError)):
@@ -352,8 +355,8 @@ func (o Options) version(ctx context.Context, q interface {
 		return 0, err
 	}
 	version -= firstVersion - 1
-	if known := len(o.Migrations); version > known {
-		return 0, fmt.Errorf("it has schema %d, and this foldgate knows %d: %w", version+firstVersion-1, known+firstVersion-1, ErrNewer)
+	if known := len(o.Migrations); known > 0 && version > known {
+		return 0, fmt.Errorf("%w (schema %d, this one knows up to %d)", ErrNewer, version+firstVersion-1, known+firstVersion-1)
 	}
 	return version, nil
 }

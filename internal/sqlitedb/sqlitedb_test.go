@@ -191,8 +191,10 @@ func TestRefuseAndRecreate(t *testing.T) {
 			make(t, path)
 			before, _ := os.ReadFile(path)
 			_, err := sqlitedb.Open(t.Context(), path, notes)
-			if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrNewer), "early": errors.Is(err, sqlitedb.ErrEarly), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
-				t.Errorf("Open = %v", err)
+			for _, err := range []error{err, sqlitedb.Examine(t.Context(), path, notes)} {
+				if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrNewer), "early": errors.Is(err, sqlitedb.ErrEarly), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
+					t.Error(err)
+				}
 			}
 			if after, _ := os.ReadFile(path); string(before) != string(after) {
 				t.Error("Open changed a file that it refused")
@@ -242,13 +244,13 @@ func TestExamine(t *testing.T) {
 	for range 200 {
 		exec(t, db, "INSERT INTO notes (text) VALUES (hex(zeroblob(500)))")
 	}
-	if err := sqlitedb.Examine(t.Context(), path); err != nil {
+	if err := sqlitedb.Examine(t.Context(), path, notes); err != nil {
 		t.Errorf("while it is used: %v", err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := sqlitedb.Examine(t.Context(), path); err != nil {
+	if err := sqlitedb.Examine(t.Context(), path, notes); err != nil {
 		t.Errorf("while nobody uses it: %v", err)
 	}
 	data, err := os.ReadFile(path)
@@ -260,7 +262,7 @@ func TestExamine(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := sqlitedb.Examine(t.Context(), path); !sqlitedb.IsDamaged(err) {
+		if err := sqlitedb.Examine(t.Context(), path, notes); !sqlitedb.IsDamaged(err) {
 			t.Errorf("%s is damaged: %v", name, err)
 		} else if err := sqlitedb.Explain(err, "notes", path, "to start anew"); !strings.Contains(err.Error(), "away to start anew: ") {
 			t.Errorf("%s is damaged: %v", name, err)

@@ -31,6 +31,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/replicaid"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 	"github.com/foldgate/foldgate/internal/steadyclock"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/tools"
@@ -253,6 +254,16 @@ func FoldPolicy(c *config.Config) interceptor.FoldPolicy {
 		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens,
 		Rule: func(server, tool string) interceptor.FoldRule { return c.Results.Rule(c.ShownName(server, tool)) }, // the configuration has the names hosts see
 	}
+}
+
+// schemas are those of the databases in a state directory.
+var schemas = map[string]sqlitedb.Options{
+	"foldgate.db": folding.Schema, "results.db": results.Schema, "budgets.db": limits.Schema, "workflows.db": workflow.Schema,
+}
+
+// ExamineDatabase returns why foldgate would refuse a database in a state directory; see [sqlitedb.Examine].
+func ExamineDatabase(ctx context.Context, file string) error {
+	return sqlitedb.Examine(ctx, file, schemas[filepath.Base(file)])
 }
 
 // openBranches takes over the branches in repo, once they agree with the trace.

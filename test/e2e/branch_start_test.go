@@ -46,8 +46,8 @@ func TestUnusableDatabase(t *testing.T) {
 			return []byte(strings.Repeat("this is a text file\n", 400))
 		}, []string{"not a database", "move"}},
 		{"cut off", func(_ *testing.T, _ string, raw []byte) []byte { return raw[:len(raw)/2] }, []string{"damaged", "restore"}},
-		{"newer", func(_ *testing.T, _ string, raw []byte) []byte { raw[63] = 99; return raw }, []string{"schema 99", "newer foldgate"}},
-		{"of another program", func(_ *testing.T, _ string, raw []byte) []byte { raw[68] ^= 0xff; return raw }, []string{"another program", "state_dir"}},
+		{"newer", func(_ *testing.T, _ string, raw []byte) []byte { raw[63] = 99; return raw }, []string{"it was made by a newer foldgate (schema 99, this one knows up to ", "): use that version, or name another state_dir"}},
+		{"of another program", func(_ *testing.T, _ string, raw []byte) []byte { raw[68] ^= 0xff; return raw }, []string{"it is the database of another program: name another state_dir"}},
 		{"locked", func(t *testing.T, db string, raw []byte) []byte {
 			f, err := os.OpenFile(db+".lock", os.O_RDWR, 0)
 			if err != nil {
