@@ -435,7 +435,9 @@ func (s *Store) load() (f *file, info os.FileInfo, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, f)
 	}
-	if err == nil && f.Version != version {
+	if f.Version > version { // its approvals must not be removed
+		return nil, nil, fmt.Errorf("%s was made by a newer foldgate (version %d, this one knows up to %d): use that version, or name another state_dir", s.file, f.Version, version)
+	} else if err == nil && f.Version != version {
 		err = fmt.Errorf("its version is %d, and this foldgate knows %d", f.Version, version)
 	} else if err == nil && f.Servers == nil {
 		err = errors.New("it has no servers")
