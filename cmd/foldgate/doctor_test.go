@@ -311,8 +311,8 @@ var ailments = []struct {
 		p.record(called("a", 1, 0)...)
 		p.write(filepath.Join(p.state, "results.db"), strings.Repeat("no database ", 1000))
 	}, levelFault, "state", `results.db is damaged, so foldgate does not start: file is not a database`, `restore it from a backup, or move it`},
-	{"database of an early build", func(p *patient) { p.database("results.db", 0, 4) }, levelFault, "state",
-		`results.db has an early form, so foldgate does not start: it has schema 4: a build of foldgate before the first release wrote it`, `^name another state_dir$`},
+	{"database of an early build", func(p *patient) { p.database("foldgate.db", 0x666f6c64, 4) }, levelFault, "state",
+		`foldgate.db has an early form, so foldgate does not start: it has schema 4: a build of foldgate before the first release wrote it`, `^name another state_dir$`},
 	{"database of a newer foldgate", func(p *patient) { p.database("foldgate.db", 0x666f6c64, 99) }, levelFault, "state",
 		`foldgate.db is too new, so foldgate does not start: it was made by a newer foldgate \(schema 99, this one knows up to \d+\)$`, `^use that version, or name another state_dir$`},
 	{"database of another program", func(p *patient) { p.database("foldgate.db", 7, 99) }, levelFault, "state",

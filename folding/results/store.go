@@ -132,8 +132,8 @@ var migrations = []string{`
 	END;
 `}
 
-// Schema is that of the file; it has no mark.
-var Schema = sqlitedb.Options{Migrations: migrations}
+// Schema is that of the file; "fres" marks it.
+var Schema = sqlitedb.Options{Migrations: migrations, ApplicationID: 0x66726573}
 
 // Open opens or creates the store at path and evicts what exceeds the limits.
 func Open(path string, cfg Config) (_ *Store, err error) {

@@ -1,6 +1,7 @@
 package results
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -347,6 +348,26 @@ func TestResultsConcurrently(t *testing.T) {
 	}
 	if kept != 12 || sum != 4800 {
 		t.Errorf("%d results, %d bytes; want the 12 newest, 4800 bytes", kept, sum)
+	}
+}
+
+// A file of the same name that another program made stays as it is.
+func TestForeignResultStoreIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.db")
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{Migrations: []string{"CREATE TABLE experiments (id)"}})
+	if err == nil {
+		_, err = db.Exec("PRAGMA user_version = 0; PRAGMA journal_mode(DELETE)")
+		err = errors.Join(err, db.Close())
+	}
+	before, err2 := os.ReadFile(path)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path, Config{}); !errors.Is(err, sqlitedb.ErrForeign) {
+		t.Errorf("Open = %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the file was changed, %v", err)
 	}
 }
 
