@@ -89,6 +89,39 @@ func says(t *testing.T, out string, patterns ...string) {
 	}
 }
 
+// --rule selects what one rule refused or found, and says which rules there are. What a limit or a policy let pass
+// shows the rule.
+func TestRules(t *testing.T) {
+	file := auditState(t)
+	j, err := trace.Open(filepath.Join(filepath.Dir(file), "state", "trace"), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, d := range map[string]trace.Decision{
+		"budget/refused":          {Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: "day"},
+		"mcp/response:tools/call": {Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: "day"},
+		"mcp/response:ping":       {Result: trace.Allowed, Reason: trace.ReasonPolicy, Rule: "no-grep"},
+	} {
+		if err := j.Append(&trace.Record{Kind: kind, From: "foldgate", Audit: &trace.Audit{Principal: "carol", Decision: &d}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]int{"--rule day": 2, "--rule day --blocked": 1, "--rule github-*": 1, "--rule no-grep": 1, "--rule day --no-index": 2} {
+		out := succeeds(t, file, append(strings.Fields("trace --format jsonl"), strings.Fields(args)...)...)
+		if n := strings.Count(out, "\n"); n != want {
+			t.Errorf("%s: %d records, want %d:\n%s", args, n, want, out)
+		}
+	}
+	says(t, succeeds(t, file, "trace", "--principal", "carol"), `ping .* policy:no-grep$`, `budget/refused .* over-budget,resource_limit:day\b`, `tools/call .* blocked,over-budget,resource_limit\b`)
+	says(t, succeeds(t, file, "stats", "--by", "rule", "--principal", "carol"), `^ +2 .* 1 .* day$`)
+	if _, errOut, code := runs(t, "trace", "--rule", "nope", "--config", file); code != exitUsage || !strings.Contains(errOut, `--rule: no record has the name "nope"; there are day, github-pat, no-grep`) {
+		t.Errorf("code %d, %s", code, errOut)
+	}
+}
+
 func TestTableShowsWhoAndWhat(t *testing.T) {
 	file := auditState(t)
 	out := succeeds(t, file, "trace")

@@ -243,10 +243,11 @@ func (r *Record) Time() time.Time {
 // Erased reports whether the record had a payload that was erased.
 func (r *Record) Erased() bool { return r.Digest != "" && len(r.Payload) == 0 }
 
-// Blocked reports whether foldgate refused the message.
+// Blocked reports whether foldgate refused the message. The event that a limit refuses is none: each call that it
+// refuses has its own record.
 func (r *Record) Blocked() bool {
 	d := r.AuditOrEmpty().Decision
-	return d != nil && d.Result == Blocked
+	return d != nil && d.Result == Blocked && !strings.HasPrefix(r.Kind, KindBudget)
 }
 
 // OverBudget reports whether a budget refused, cut or ended something.

@@ -163,7 +163,7 @@ func TestLimitOfMain(t *testing.T) {
 			_ = again.c.Close()
 		}
 		g.stop()
-		kinds := map[string]int{}
+		kinds, blocked := map[string]int{}, 0
 		for _, r := range traceAs[struct {
 			Kind  string
 			Audit struct {
@@ -175,7 +175,14 @@ func TestLimitOfMain(t *testing.T) {
 			}
 			if d := r.Audit.Decision; d.Reason == "resource_limit" && d.Rule != "main" {
 				t.Errorf("%s: the rule is %+v", r.Kind, d)
+			} else if d.Result == "blocked" && strings.HasPrefix(r.Kind, "mcp/response") {
+				blocked++
 			}
+		}
+		var sums struct{ Total struct{ Blocked int } }
+		unmarshal(t, []byte(g.output("stats", "--json")), &sums)
+		if listed := len(g.trace("--blocked", "--rule", "ma*")); blocked == 0 || sums.Total.Blocked != blocked || listed != blocked {
+			t.Errorf("stats count %d refusals, trace lists %d; %d calls were refused", sums.Total.Blocked, listed, blocked)
 		}
 		if kinds["budget/near"] != 1 || kinds["budget/refused"] != 1 || len(kinds) != 2 {
 			t.Errorf("crossings: %v", kinds)

@@ -302,7 +302,7 @@ func (e *exporter) emit(ctx context.Context, r *trace.Record, line string) {
 	out.SetObservedTimestamp(time.Now())
 	out.SetBody(attribute.StringValue(line))
 	out.SetSeverity(otellog.SeverityInfo)
-	if r.Blocked() || a.IsError {
+	if a.IsError || a.Decision != nil && a.Decision.Result == trace.Blocked {
 		out.SetSeverity(otellog.SeverityWarn)
 	}
 	out.AddAttributes(attribute.String(journalKey, e.state.Journal), attribute.Int64(seqKey, int64(r.Seq)), attribute.String(hashKey, r.Hash),

@@ -103,6 +103,7 @@ var Fields = []Field{
 	{"scrubbed", "with scrub findings", "secrets found", true, func(f *Filter) any { return &f.Scrubbed }},
 	{"over-budget", "where a budget refused, cut or ended something", "a budget refused, cut or ended", true, func(f *Filter) any { return &f.OverBudget }},
 	{"reason", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, upstream, workflow, trace", "of a refusal: policy, unsafe, …", false, func(f *Filter) any { return &f.Reason }},
+	{"rule", "refused by this limit, rule of the policy or code, or with a secret that this rule found", "a limit, a rule of the policy, …", false, func(f *Filter) any { return &f.Rule }},
 	{"context", "records in this context path", "a branch, by its path", false, func(f *Filter) any { return &f.Context }},
 	{"tree", "with --context or --workflow: and in all below it", "and all below it", false, func(f *Filter) any { return &f.Tree }},
 	{"children", "with --context or --workflow: one level below it instead", "one level below it", false, func(f *Filter) any { return &f.Children }},

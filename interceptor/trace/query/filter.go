@@ -60,6 +60,7 @@ type Filter struct {
 
 	Blocked    bool   // refused before the upstream
 	Reason     string // of the decision
+	Rule       string // a glob; the rule of the decision, or one that found a secret
 	Scrubbed   bool   // something was found by the scrubber
 	OverBudget bool   // a budget refused, cut or ended something
 	Ambiguous  bool   // the branch was not certain
@@ -199,6 +200,7 @@ const (
 	fieldReceivers // a JSON array
 	fieldTeam
 	fieldReason // of the decision
+	fieldRules  // of the decision and of what the scrubber found, one a line
 	numFields
 )
 
@@ -210,7 +212,7 @@ func fieldsOf(r *trace.Record) [numFields]string {
 	if a.Decision != nil {
 		reason = a.Decision.Reason
 	}
-	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to, a.Team, reason}
+	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to, a.Team, reason, strings.Join(rules(a), "\n")}
 }
 
 type condition struct {
@@ -246,6 +248,16 @@ func (f *Filter) conditions() (out [numFields]condition) {
 	}
 	if f.Reason != "" {
 		out[fieldReason] = condition{func(s string) bool { return s == f.Reason }, f.Reason, true}
+	}
+	if f.Rule != "" {
+		out[fieldRules].match = func(all string) bool {
+			for rule := range strings.SplitSeq(all, "\n") {
+				if rule != "" && glob(f.Rule, rule) {
+					return true
+				}
+			}
+			return false
+		}
 	}
 	if f.To != "" {
 		out[fieldReceivers].match = func(list string) bool {

@@ -36,7 +36,7 @@ func randomRecord(rng *rand.Rand, i int) *trace.Record {
 	r.Audit = &trace.Audit{Session: one("s1", "s2"), Principal: one("p\"1", "p2", ""), Server: one("files", "every"), Tool: one("read_file", "write_file", ""),
 		Late: flip(), Ambiguous: flip(), OverBudget: flip(), IsError: flip()}
 	if flip() {
-		r.Audit.Decision = &trace.Decision{Result: one(trace.Allowed, trace.Blocked), Reason: one("", "policy", "resource_limit")}
+		r.Audit.Decision = &trace.Decision{Result: one(trace.Allowed, trace.Blocked), Reason: one("", "policy", "resource_limit"), Rule: one("", "no-writes", "day")}
 	}
 	if flip() {
 		r.Audit.Scrub = []trace.Finding{{Rule: "r"}}
@@ -97,7 +97,7 @@ func randomFilter(rng *rand.Rand) (f Filter) {
 		case 16:
 			f.Until = time.UnixMicro(int64(1e15) + rng.Int64N(4e8))
 		case 17:
-			f.Blocked, f.Reason = rng.IntN(2) == 0, one("", "policy")
+			f.Blocked, f.Reason, f.Rule = rng.IntN(2) == 0, one("", "policy"), one("", "", "no-*", "r", "d?y")
 		case 18:
 			f.Scrubbed, f.Late, f.Errors = rng.IntN(2) == 0, rng.IntN(3) == 0, rng.IntN(3) == 0
 		case 19:
@@ -181,6 +181,7 @@ func TestBadIndex(t *testing.T) {
 		"not one": func([]byte) []byte { return []byte("something else, long enough for a header") },
 		"foreign": func(d []byte) []byte { return bytes.Replace(d, []byte("fgtx"), []byte("fgty"), 1) },
 		"newer":   func(d []byte) []byte { d[63]++; return d }, // user_version
+		"older":   func(d []byte) []byte { d[63]--; return d }, // the same
 	} {
 		dir, idx := build(t)
 		data, err := os.ReadFile(idx)
@@ -190,7 +191,7 @@ func TestBadIndex(t *testing.T) {
 		if err := os.WriteFile(idx, bad(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if r := verify(t, dir); r.OK() != (name == "empty") || !r.OK() && r.Faults[0].Code != trace.FaultIndex {
+		if r := verify(t, dir); r.OK() != (name == "empty" || name == "older") || !r.OK() && r.Faults[0].Code != trace.FaultIndex {
 			t.Errorf("%s: verify says %v", name, r.Faults)
 		}
 		if got := len(query(t, dir, Filter{Context: "a"})); got != n {

@@ -168,7 +168,7 @@ func (f *Filter) named() []named {
 		{"session", fieldSession, oneGlob(f.Session), glob}, {"principal", fieldPrincipal, oneGlob(f.Principal), glob},
 		{"server", fieldServer, f.Servers, glob}, {"tool", fieldTool, f.Tools, glob},
 		{"team", fieldTeam, oneGlob(f.Team), glob}, {"kind", fieldKind, f.Kinds, isKind},
-		{"context", fieldContext, oneGlob(f.Context), isShort},
+		{"context", fieldContext, oneGlob(f.Context), isShort}, {"rule", fieldRules, oneGlob(f.Rule), glob},
 	}, func(n named) bool { return len(n.globs) == 0 })
 }
 
@@ -236,15 +236,22 @@ func (s Set) names(ctx context.Context, field int) ([]string, error) {
 	all := map[string]bool{}
 	for _, x := range s {
 		if err := x.words(ctx, field, -1, func(value string) {
-			for ; value != "" && !all[value]; value = string(contextpath.Path(value).Parent()) {
-				all[value] = true
-				if field != fieldContext {
-					break
+			switch field {
+			case fieldContext:
+				for ; value != "" && !all[value]; value = string(contextpath.Path(value).Parent()) {
+					all[value] = true
 				}
+			case fieldRules:
+				for rule := range strings.SplitSeq(value, "\n") {
+					all[rule] = true
+				}
+			default:
+				all[value] = true
 			}
 		}); err != nil {
 			return nil, err
 		}
 	}
+	delete(all, "")
 	return slices.Sorted(maps.Keys(all)), nil
 }

@@ -352,8 +352,12 @@ func Flags(r *trace.Record) (out []string) {
 			out = append(out, f.name)
 		}
 	}
-	if a.Decision != nil && a.Decision.Reason != "" {
-		out = append(out, clean(a.Decision.Reason))
+	if d := a.Decision; d != nil && d.Reason != "" {
+		if d.Rule != "" && !r.Blocked() { // the text of a refusal names the rule
+			out = append(out, clean(d.Reason+":"+d.Rule))
+		} else {
+			out = append(out, clean(d.Reason))
+		}
 	}
 	if len(a.Workflow) > 0 {
 		out = append(out, stepText(a.Workflow))
