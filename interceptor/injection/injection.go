@@ -148,4 +148,4 @@ var scratches = sync.Pool{New: func() any { return allOrders().NewScratch() }}
 // unlimited is the limit of a scan: it takes linear time.
 type unlimited struct{}
 
-func (unlimited) Check() error { return nil }
+func (unlimited) Spend(int) error { return nil }

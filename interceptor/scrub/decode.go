@@ -120,6 +120,9 @@ func (x *examination) appendHidden(marks []mark, text string, all []decoded, dep
 			return nil, err
 		}
 		shown = append(shown, deeper...)
+		if err := x.limit.Spend(perMark * len(shown)); err != nil {
+			return nil, err
+		}
 		marks = slices.Grow(marks, len(shown))
 		for _, m := range shown {
 			if !d.touched(m.span) {

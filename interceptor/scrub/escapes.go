@@ -51,7 +51,6 @@ func isQuotedPrintable(text string) bool {
 // addEscapes adds the edits for the escapes of a spelling that begin within a range of the text that was
 // scanned last. Those of ranges before it are known.
 func (x *examination) addEscapes(l *edits, text string, within span, first string) error {
-	const work = 32 // of an edit, in bytes to examine
 	known := len(l.all)
 	if known > 0 {
 		within.Start = max(within.Start, int(l.all[known-1].end))
@@ -67,7 +66,7 @@ func (x *examination) addEscapes(l *edits, text string, within span, first strin
 				l.grow(text[at:within.End])
 				l.add(span{at, end}, with)
 				at = end - 1
-				if err := x.limit.spend(work); err != nil {
+				if err := x.limit.Spend(perEdit); err != nil {
 					return err
 				}
 			} else if special == '\\' && at+1 < within.End && text[at+1] == '\\' {
@@ -84,7 +83,7 @@ func (x *examination) addEscapes(l *edits, text string, within span, first strin
 			if with, ok := plainOf(r); ok {
 				l.grow(text[at:within.End])
 				l.add(span{at, at + size}, with)
-				if err := x.limit.spend(work); err != nil {
+				if err := x.limit.Spend(perEdit); err != nil {
 					return err
 				}
 			}

@@ -35,7 +35,7 @@ type location struct {
 // hitsAndPairs returns the hits in text that are not foldgate's ids, checksums or names, and the pairs
 // in it.
 func (x *examination) hitsAndPairs(text string) ([]hit, pairs, error) {
-	if err := x.limit.spend(len(text)); err != nil {
+	if err := x.limit.Spend(perText + perByte*len(text)); err != nil {
 		return nil, pairs{}, err
 	}
 	hits, err := x.find(text)
@@ -125,7 +125,7 @@ func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 		}
 		held := found[:0]
 		for _, h := range found {
-			if err := x.limit.spend(len(near)); err != nil {
+			if err := x.limit.Spend(10 * len(near)); err != nil {
 				return nil, err
 			}
 			at := x.locate(h.gitleaks)
@@ -155,7 +155,7 @@ func (x *examination) findRule(hits []hit, r *rule) ([]hit, error) {
 	for i, m := range matches {
 		h, ok, err := x.inspect(r, span(m))
 		if err == nil {
-			err = x.limit.spend(m.End - m.Start)
+			err = x.limit.Spend(perMatch + perList*len(r.allow) + perByte*(m.End-m.Start))
 		}
 		if err != nil {
 			return nil, err

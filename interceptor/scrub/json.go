@@ -101,7 +101,7 @@ func (d *document) prefilter() error {
 // prefilterPart is prefilter for a part of the document that begins at byte base. It marks only
 // first bytes, as a literal or run that a string contains begins in that string.
 func (d *document) prefilterPart(text string, base int) error {
-	if err := d.limit.spend(len(text)); err != nil {
+	if err := d.limit.Spend(perByte * len(text)); err != nil {
 		return err
 	}
 	d.ascii = d.ascii && regexset.ASCII(text)
@@ -166,6 +166,10 @@ func (d *document) walk() error {
 
 func (d *document) token(t rawjson.Token) error {
 	at, f := span{t.Start, t.End}, d.top()
+	escapes := bytes.Count(d.raw[at.Start:at.End], []byte{'\\'})
+	if err := d.limit.Spend(perToken + perByte*(at.End-at.Start) + perEscape*escapes); err != nil {
+		return err
+	}
 	if f != nil && f.array {
 		f.column++
 	}

@@ -68,7 +68,7 @@ func (x *examination) addNamed(text string, r *rule, matches []regexset.Span) er
 	for _, m := range matches {
 		groups, err := x.scratch.Submatches(r.index, m)
 		if err == nil {
-			err = x.limit.spend(m.End - m.Start)
+			err = x.limit.Spend(perMatch + perByte*(m.End-m.Start))
 		}
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func (x *examination) addPairs(text string, r *rule, matches []regexset.Span, kn
 func (x *examination) valueOf(r *rule, m regexset.Span) (span, error) {
 	const few, most = 6, 500
 	text := x.text
-	if err := x.limit.spend(m.End - m.Start); err != nil {
+	if err := x.limit.Spend(perCell + perByte*(m.End-m.Start)); err != nil {
 		return span{}, err
 	}
 	if !r.Begun {

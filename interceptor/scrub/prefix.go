@@ -50,7 +50,7 @@ func (x *examination) appendStripped(all []decoded, text string, first span) ([]
 			break
 		}
 	}
-	if err := x.limit.spend(end - first.Start); err != nil || len(prefixes.all) < 2 || !holdsRandom(text[:end], first.End) {
+	if err := x.limit.Spend(end - first.Start); err != nil || len(prefixes.all) < 2 || !holdsRandom(text[:end], first.End) {
 		return all, end, err
 	}
 	d := apply(text, span{first.Start, end}, prefixes.all, nil)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/test/regexsample"
+	"runtime"
+	"testing/synctest"
 )
 
 // TestConcurrentUse: several at once get what one alone gets.
@@ -145,9 +147,66 @@ func TestTimeLimitInsideARule(t *testing.T) {
 	}
 }
 
+// A busy machine examines what an idle one does: the limit counts work. The clock bounds it only far behind that.
+func TestLoadChangesNothing(t *testing.T) {
+	text := dense(2<<20) + largeTexts(1 << 16)["secrets"]
+	s := newScrubber(t, Options{})
+	x := s.begin(t.Context())
+	if _, _, err := x.examine(text); err != nil {
+		t.Fatal(err)
+	}
+	work := time.Duration(x.limit.work)
+	done := make(chan struct{})
+	var spinning sync.WaitGroup
+	for range 3 * runtime.GOMAXPROCS(0) {
+		spinning.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	defer spinning.Wait()
+	defer close(done)
+	for range 2 {
+		s.timeout = work * 11 / 10
+		start := time.Now()
+		if _, found, err := s.Text(t.Context(), text); err != nil || len(found) == 0 {
+			t.Errorf("with %v for %v of work: %d findings, %v after %v", s.timeout, work, len(found), err, time.Since(start))
+		}
+		t.Logf("%v of work took %v", work, time.Since(start))
+		s.timeout = work * 9 / 10
+		if _, _, err := s.Text(t.Context(), text); !errors.Is(err, ErrTimeLimit) {
+			t.Errorf("with %v for %v of work: %v, want %v", s.timeout, work, err, ErrTimeLimit)
+		}
+	}
+}
+
+// What takes too long by the clock fails, however little work it is.
+func TestClockEndsAnExamination(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for timeout, most := range map[time.Duration]time.Duration{time.Millisecond: longest, time.Minute: farther * time.Minute} {
+			l := limit{lifetime: t.Context(), timeout: timeout}
+			for _, wait := range []time.Duration{0, most} {
+				time.Sleep(wait)
+				if err := l.check(); err != nil {
+					t.Errorf("limit of %v, after %v without work: %v", timeout, wait, err)
+				}
+			}
+			time.Sleep(1)
+			if err := l.check(); !errors.Is(err, ErrTimeLimit) {
+				t.Errorf("limit of %v, after more than %v: %v, want %v", timeout, most, err, ErrTimeLimit)
+			}
+		}
+	})
+}
+
 // TestHostileTextIsLinear: texts on which an expression starts everywhere and
 // ends nowhere cost twice as much when they are twice as long. Steps of the
-// automata are counted, as time on a busy machine says little.
+// limit are counted, as time on a busy machine says little.
 func TestHostileTextIsLinear(t *testing.T) {
 	s := newScrubber(t, Options{})
 	for name, unit := range map[string]string{
@@ -161,18 +220,18 @@ func TestHostileTextIsLinear(t *testing.T) {
 		"ctags": "ssh_key_new\tsrc/k.c\t/^ssh_key_new(void)$/;\"\tf\n", "a log": "Invalid token, retrying\n",
 		"an index": "a_key\tk.c\t/^a(void)$/\nb_key\tk.c\t/^b(void)$/\n", "cells": "token,x,\n,key y,z\n",
 	} {
-		steps := func(n int) int64 {
+		steps := func(n int) int {
 			x := s.begin(context.Background())
 			if _, _, err := x.examine(strings.Repeat(unit, n/len(unit))); err != nil {
 				t.Fatal(err)
 			}
-			checks := x.limit.checks
+			work := x.limit.work
 			x.end()
-			return checks
+			return work
 		}
 		small, large := steps(1<<15), steps(1<<17)
-		if large > 5*small+1000 {
-			t.Errorf("%s: %d checks of the limit for 32 KB, %d for 128 KB", name, small, large)
+		if large > 5*small+1_000_000 {
+			t.Errorf("%s: %d steps for 32 KB, %d for 128 KB", name, small, large)
 		}
 	}
 }
@@ -187,8 +246,8 @@ func TestNamesInValuesCostLittle(t *testing.T) {
 				unit := word + sign + value
 				x := s.begin(context.Background())
 				_, _, err := x.examine(strings.Repeat(unit, 2048/len(unit)))
-				if checks := x.limit.checks; err != nil || checks > 100 {
-					t.Fatalf("2 KB of %s: %d checks of the limit, %v", unit, checks, err)
+				if work := x.limit.work; err != nil || work > 400_000 {
+					t.Fatalf("2 KB of %s: %d steps, %v", unit, work, err)
 				}
 				x.end()
 			}
@@ -202,8 +261,8 @@ func TestNamesInPairsCostLittle(t *testing.T) {
 	for _, unit := range []string{"pwdvalue:", "keyval:1aaaa", "secretvalue=", "tokentext>", "key: |\n  key", "pwd.value=key", "value:val:a&", "auth|key", "value: key,key: "} {
 		x := s.begin(context.Background())
 		_, _, err := x.examine(strings.Repeat(unit, 2048/len(unit)))
-		if checks := x.limit.checks; err != nil || checks > 400 {
-			t.Errorf("2 KB of %s: %d checks of the limit, %v", unit, checks, err)
+		if work := x.limit.work; err != nil || work > 320_000 {
+			t.Errorf("2 KB of %s: %d steps, %v", unit, work, err)
 		}
 		x.end()
 	}
@@ -228,43 +287,43 @@ func TestValueBehindNames(t *testing.T) {
 }
 
 // The pairs of a text add a bounded amount to what is examined, also if each value is the name of the next
-// one. Each check of the limit stands for 4 KB.
+// one.
 func TestWorkOfPairs(t *testing.T) {
 	s := newScrubber(t, Options{})
 	for _, c := range []struct {
 		name, text string
-		most       int64
+		most       int
 	}{
-		{"blocks of YAML", largeTexts(1 << 17)["block"], 100},
-		{"names in a row", strings.Repeat("token1|", 1<<17/7), 360},
+		{"blocks of YAML", largeTexts(1 << 17)["block"], 8_000_000},
+		{"names in a row", strings.Repeat("token1|", 1<<17/7), 25_000_000},
 	} {
 		x := s.begin(context.Background())
 		_, _, err := x.examine(c.text)
-		if checks := x.limit.checks; err != nil || checks > c.most {
-			t.Errorf("128 KB of %s: %d checks of the limit, want at most %d, %v", c.name, checks, c.most, err)
+		if work := x.limit.work; err != nil || work > c.most {
+			t.Errorf("128 KB of %s: %d steps, want at most %d, %v", c.name, work, c.most, err)
 		}
 		x.end()
 	}
 }
 
 // Rows of encodings in encodings are decoded and examined layer by layer. The texts of a layer are examined together,
-// and what encodes a known secret is not decoded again. Each check of the limit stands for 4 KB.
+// and what encodes a known secret is not decoded again.
 func TestWorkOfEncodings(t *testing.T) {
 	s := newScrubber(t, Options{})
 	for _, c := range []struct {
 		row  string
-		most int64
+		most int
 	}{
-		{"]/secret=aGVsbG8gd29ybGQh", 200},
-		{"]/secret=c2VjcmV0PWFHVnNiRzhnZDI5eWJHUWg", 330},
-		{"dG9rZW4_MTIzNDU2Nzg5MDEyMzQ1Nng", 150},
+		{"]/secret=aGVsbG8gd29ybGQh", 18_500_000},
+		{"]/secret=c2VjcmV0PWFHVnNiRzhnZDI5eWJHUWg", 34_000_000},
+		{"dG9rZW4_MTIzNDU2Nzg5MDEyMzQ1Nng", 9_000_000},
 	} {
 		x := s.begin(context.Background())
 		_, _, err := x.examine(strings.Repeat(c.row, 1<<17/len(c.row)))
-		if checks := x.limit.checks; err != nil || checks > c.most {
-			t.Errorf("128 KB of %s: %d checks of the limit, want at most %d, %v", c.row, checks, c.most, err)
+		if work := x.limit.work; err != nil || work > c.most {
+			t.Errorf("128 KB of %s: %d steps, want at most %d, %v", c.row, work, c.most, err)
 		}
-		t.Logf("128 KB of %s: %d checks of the limit", c.row, x.limit.checks)
+		t.Logf("128 KB of %s: %d steps", c.row, x.limit.work)
 		x.end()
 	}
 }

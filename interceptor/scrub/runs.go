@@ -24,7 +24,7 @@ func (x *examination) runs(text string, within []span) (layers []edits, err erro
 			run.Start += len("0x") // no base64 of packed bytes begins so
 		}
 		of.all, of.with = of.all[:0], of.with[:0]
-		if err = x.limit.spend(run.End - run.Start); err == nil {
+		if err = x.limit.Spend(perRun + perDigit*(run.End-run.Start)); err == nil {
 			of.addRun(text, run)
 			err = x.addUnpacked(&of, text, run)
 		}

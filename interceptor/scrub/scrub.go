@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -23,7 +24,9 @@ type Options struct {
 	// Known are secrets that are known literally, such as the tokens of hosts. Each has two bytes
 	// of ASCII or more. They are redacted as foldgate-token.
 	Known []string
-	// Timeout bounds the time for one text or message; 0 means no bound.
+	// Timeout bounds the work for one text or message: it is about the time that an idle processor takes for as much.
+	// The work is counted, so a busy machine examines the same texts as an idle one. The clock ends what takes ten times
+	// as long, and over a minute. 0 means no bound.
 	Timeout time.Duration
 }
 
@@ -105,7 +108,7 @@ func (s *Scrubber) run(ctx context.Context, size int, examine func(x *examinatio
 		}
 	}
 	x := s.begin(ctx)
-	if err = x.limit.Check(); err == nil {
+	if err = x.limit.check(); err == nil {
 		err = examine(x)
 	}
 	if err == nil {
@@ -185,30 +188,54 @@ func kept[T any](b []T) []T {
 	return b
 }
 
-// ErrTimeLimit is the error for a text that takes longer than Options.Timeout.
+// ErrTimeLimit is the error for a text that takes more than Options.Timeout.
 var ErrTimeLimit = errors.New("scrub: over its time limit")
 
-// A limit ends an examination that takes too long or is canceled.
+// A limit ends an examination that takes too much work or is canceled. Work is counted in steps, of which each takes
+// about a nanosecond. Unlike the time it does not depend on what else the machine does.
 type limit struct {
 	lifetime context.Context // of the call
 	timeout  time.Duration   // 0 for none
 	deadline time.Time       // set by the first check
-	checks   int64           // number of checks: roughly the work done
-	spent    int             // bytes since the last check
+	work     int             // steps
+	next     int             // the work from which on it is checked again
 }
 
-// spend counts n bytes that are about to be examined, and checks the time every 4 KB.
-func (l *limit) spend(n int) error {
-	if l.spent += n; l.spent < 4096 {
+const (
+	// betweenChecks is the work between two checks, in steps.
+	betweenChecks = 1 << 16
+	// An examination may take so long by the clock, or so many times its timeout if that is longer.
+	longest, farther = time.Minute, 10
+)
+
+// Work in steps, as measured on texts that consist of one thing.
+const (
+	perText   = 1500
+	perByte   = 1   // of a text that is scanned
+	perMatch  = 700 // of a rule
+	perList   = 100 // of exceptions
+	perCell   = 600
+	perRun    = 150
+	perDigit  = 8  // of a run
+	perEdit   = 40 // of escapes
+	perToken  = 40 // of JSON
+	perEscape = 20 // in a string of JSON
+	perMark   = 150
+)
+
+// Spend counts steps that are about to be done, or have been done just now. It returns an error if the limit is reached.
+func (l *limit) Spend(steps int) error {
+	if l.work += steps; l.work < l.next {
 		return nil
 	}
-	return l.Check()
+	return l.check()
 }
 
-// Check returns an error if the time is over. The time starts with the first check.
-func (l *limit) Check() error {
-	l.checks++
-	l.spent = 0
+// check returns an error if the call is canceled or too much work is done. The time starts with the first check.
+func (l *limit) check() error {
+	if l.next = l.work + betweenChecks; l.timeout > 0 {
+		l.next = min(l.next, int(l.timeout)+1)
+	}
 	if err := l.lifetime.Err(); err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}
@@ -217,9 +244,9 @@ func (l *limit) Check() error {
 	}
 	now := time.Now()
 	if l.deadline.IsZero() {
-		l.deadline = now.Add(l.timeout)
+		l.deadline = now.Add(max(longest, farther*min(l.timeout, math.MaxInt64/farther)))
 	}
-	if now.After(l.deadline) {
+	if time.Duration(l.work) > l.timeout || now.After(l.deadline) {
 		return fmt.Errorf("%w of %v: raise scrub.timeout_ms or ask for less at once", ErrTimeLimit, l.timeout)
 	}
 	return nil

@@ -16,7 +16,7 @@ func (x *examination) addStatements(text string, matches []regexset.Span) error 
 	r := sqlReader{text: text, statements: matches}
 	for len(r.statements) > 0 {
 		x.addStatement(&r, created)
-		if err := x.limit.spend(r.read); err != nil {
+		if err := x.limit.Spend(r.read); err != nil {
 			return err
 		}
 		r.read = 0

@@ -27,7 +27,7 @@ func (x *examination) appendTables(all []decoded, text string, names []regexset.
 				return nil, err
 			}
 		}
-		err := x.limit.spend(header.End - header.Start)
+		err := x.limit.Spend(perByte * (header.End - header.Start))
 		if err == nil && (n.Start > table || n.Start <= below) {
 			first, end := n.Start > table, 0
 			tried = header.End
@@ -82,7 +82,7 @@ func (x *examination) addColumns(text string, header span) (int, error) {
 rows:
 	for line.End < len(text) {
 		next := lineAt(text, line.End+1)
-		if err := x.limit.spend(next.End - next.Start); err != nil {
+		if err := x.limit.Spend(perByte * (next.End - next.Start)); err != nil {
 			return 0, err
 		}
 		row := text[next.Start:next.End]
@@ -282,7 +282,7 @@ func (x *examination) addCellsBelow(text string, header span, separator byte, r 
 	r.end = len(text)
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
-		if err := x.limit.spend(line.End - line.Start); err != nil {
+		if err := x.limit.Spend(perByte * (line.End - line.Start)); err != nil {
 			return 0, err
 		}
 		if text[line.Start:line.End] == text[header.Start:header.End] {
@@ -410,7 +410,7 @@ func (x *examination) addJSON(text string) error {
 			continue
 		}
 		if d == nil {
-			d = &document{examination: &examination{s: x.s, cells: x.cells}, raw: unsafe.Slice(unsafe.StringData(text), len(text)), all: true, inText: true}
+			d = &document{examination: &examination{s: x.s, cells: x.cells, limit: x.limit}, raw: unsafe.Slice(unsafe.StringData(text), len(text)), all: true, inText: true}
 		}
 		_, _ = rawjson.WalkFirst(d.raw, at, func(t rawjson.Token) bool {
 			at = t.End
@@ -430,8 +430,8 @@ func (x *examination) addJSON(text string) error {
 	if d == nil {
 		return nil
 	}
-	x.cells = d.cells
-	return x.limit.spend(len(text))
+	x.cells, x.limit = d.cells, d.limit
+	return x.limit.Spend(len(text))
 }
 
 // indexFrom returns the first place of c in text from byte at on, or the length of text. last is what it returned for

@@ -113,7 +113,7 @@ func (x *examination) readAll(r io.Reader) ([]byte, error) {
 	for x.unpacked < maxUnpacked {
 		n, err := io.CopyN(&out, r, int64(min(maxUnpacked-x.unpacked, 32<<10)))
 		x.unpacked += int(n)
-		if err := x.limit.spend(int(n)); err != nil {
+		if err := x.limit.Spend(10 * int(n)); err != nil {
 			return nil, err
 		}
 		if err != nil {

@@ -388,7 +388,7 @@ type Scrub struct {
 	Results   string `yaml:"results"`    // redact, block or off
 	Arguments string `yaml:"arguments"`  // report, redact, block or off
 	Rules     string `yaml:"rules"`      // a gitleaks TOML file with more rules
-	TimeoutMS int    `yaml:"timeout_ms"` // bounds the scan of one message; over it the message is withheld
+	TimeoutMS int    `yaml:"timeout_ms"` // bounds the work of the scan of one message; over it the message is withheld
 }
 
 // ScrubPolicy is one upstream's own policy, with the values of [Scrub].

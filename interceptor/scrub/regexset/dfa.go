@@ -17,7 +17,7 @@ const (
 	stride    = 64
 	maxMisses = 256
 	maxEvery  = 16
-	// patience is the number of strides between checks of the time.
+	// patience is the number of strides whose work the limit is told of at once.
 	patience = 16
 )
 
@@ -51,7 +51,7 @@ type dfa struct {
 	far     bool            // a run in the text went far enough to leave a note
 	every   int             // strides between notes
 	misses  int             // searches for a note in vain since every changed
-	strides int
+	spent   int             // states since the limit was told of them
 
 	seen  []uint32 // sparse set of instructions, by generation
 	added []uint32
@@ -87,7 +87,14 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 		stop += stride // most runs end before, and a note costs more than the steps
 	}
 	for i := from; ; stop += stride {
+		begin := i
 		i, state, end = d.run(text, i, min(stop, len(text)), state, end)
+		if d.spent += perRun + i - begin; d.spent >= stride*patience {
+			if err := limit.Spend(perState * d.spent); err != nil {
+				return -1, err
+			}
+			d.spent = 0
+		}
 		if state != d.dead() && i >= len(text) {
 			if _, match := d.step(state, uint8(d.p.classes-1)); match {
 				end = len(text)
@@ -96,11 +103,6 @@ func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 		}
 		if state == d.dead() {
 			break
-		}
-		if d.strides++; d.strides%patience == 0 {
-			if err := limit.Check(); err != nil {
-				return -1, err
-			}
 		}
 		if !notes || stop/stride%d.every != 0 {
 			continue
@@ -328,7 +330,7 @@ func (d *dfa) forget() {
 	if len(d.notes) > 0 {
 		clear(d.notes)
 	}
-	d.passed, d.far, d.every, d.misses = d.passed[:0], false, 1, 0
+	d.passed, d.far, d.every, d.misses, d.spent = d.passed[:0], false, 1, 0, 0
 }
 
 func (d *dfa) state(list []uint32, kind uint8) int32 {

@@ -11,7 +11,7 @@ import (
 // limit ends a scan when its context ends.
 type limit struct{ lifetime context.Context }
 
-func (l limit) Check() error { return l.lifetime.Err() }
+func (l limit) Spend(int) error { return l.lifetime.Err() }
 
 func Example() {
 	expr, err := regexset.Parse(`(?i)\b(?:key|token)\s*=\s*(\w+)`)

@@ -102,7 +102,7 @@ func (m *Literals) Contains(text string) bool {
 
 type literalHit struct{ literal, at int32 }
 
-// blockSize is the number of bytes between checks of the time.
+// blockSize is the number of bytes whose work the limit is told of at once.
 const blockSize = 1 << 16
 
 // block appends the literals that begin in the next block of text, from byte i on, and returns its end.

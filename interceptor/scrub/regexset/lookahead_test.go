@@ -16,7 +16,7 @@ import (
 // noLimit lets a scan take as long as it likes.
 type noLimit struct{}
 
-func (noLimit) Check() error { return nil }
+func (noLimit) Spend(int) error { return nil }
 
 // corpus returns some two hundred expressions that people have written: those
 // in the default configuration of gitleaks.

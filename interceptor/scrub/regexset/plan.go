@@ -425,7 +425,7 @@ func (c *cursor) skipHits(text string, s int, limit Limit) error {
 			continue
 		}
 		if c.tries++; c.tries%(stride*patience) == 0 {
-			if err := limit.Check(); err != nil {
+			if err := limit.Spend(perTry * stride * patience); err != nil {
 				return err
 			}
 		}
@@ -444,7 +444,7 @@ func (c *cursor) start(text string, s int, limit Limit) (int, error) {
 	r := c.plan.required
 	for ; ; s++ {
 		if c.tries++; c.tries%(stride*patience) == 0 {
-			if err := limit.Check(); err != nil {
+			if err := limit.Spend(perTry * stride * patience); err != nil {
 				return -1, err
 			}
 		}

@@ -11,11 +11,22 @@ import (
 // A Span is a range of bytes of a text.
 type Span struct{ Start, End int }
 
-// A Limit bounds the time of a scan.
+// A Limit bounds the work of a scan.
 type Limit interface {
-	// Check returns an error if the scan has to stop. A scan calls it every few thousand steps.
-	Check() error
+	// Spend counts the steps that were done since the last call, and returns an error if the scan has to stop. A step takes
+	// about a nanosecond. A scan calls it every few ten thousand steps.
+	Spend(steps int) error
 }
+
+// Work in steps.
+const (
+	perByte  = 1  // of a search for literals
+	perHit   = 8  // of a literal
+	perState = 2  // of a DFA
+	perRun   = 20 // of a DFA, in states
+	perTry   = 10 // of a start
+	perRune  = 60 // that package regexp reads
+)
 
 // A Scratch is the memory to scan one text at a time. It keeps the DFAs that it has built.
 type Scratch struct {
@@ -102,12 +113,11 @@ func (c *Scratch) scanLiterals(search string, places []int32) error {
 	s, text := c.set, c.text
 	word := 0 // the end of the word in which the last literal begins
 	for end := 0; end < len(search); {
-		if end > 0 {
-			if err := c.limit.Check(); err != nil {
-				return err
-			}
-		}
+		begin := end
 		end, c.found = s.literals.block(search, end, c.found[:0])
+		if err := c.limit.Spend(perByte*(end-begin) + perHit*len(c.found)); err != nil {
+			return err
+		}
 		for _, f := range c.found {
 			u := &s.uses[f.literal]
 			at, from := int(f.at), int(f.at)+u.word
@@ -185,12 +195,11 @@ func (c *Scratch) HasSign() bool { return c.hasSign }
 // scan the text, and finds no literals with U+0130, U+017F or U+212A in place of ASCII letters.
 func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error {
 	for end := 0; end < len(text); {
-		if end > 0 {
-			if err := limit.Check(); err != nil {
-				return err
-			}
-		}
+		begin := end
 		end, c.found = c.set.literals.block(text, end, c.found[:0])
+		if err := limit.Spend(perByte*(end-begin) + perHit*len(c.found)); err != nil {
+			return err
+		}
 		for _, f := range c.found {
 			if c.set.uses[f.literal].inWords || !withinWord(text, int(f.at)) {
 				hit(int(f.at))

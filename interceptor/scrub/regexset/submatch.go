@@ -45,7 +45,7 @@ type runes struct {
 
 func (r *runes) ReadRune() (rune, int, error) {
 	if r.reads++; r.reads%block == 0 && r.err == nil {
-		r.err = r.limit.Check()
+		r.err = r.limit.Spend(perRune * block)
 	}
 	if r.err != nil || r.next == len(r.text) {
 		return 0, 0, io.EOF
@@ -115,7 +115,7 @@ func (t *tracer) groups(d *dfa, text string, m Span, n int, limit Limit) ([]int,
 	for i := m.Start; i < m.End; {
 		t.blocks = append(t.blocks, step{at: i, state: state})
 		i, state, _ = d.run(text, i, min(i+block, m.End), state, -1)
-		if err := limit.Check(); err != nil {
+		if err := limit.Spend(perState * block); err != nil {
 			return nil, false, err
 		}
 	}
@@ -138,7 +138,7 @@ func (t *tracer) groups(d *dfa, text string, m Span, n int, limit Limit) ([]int,
 			state, _ = d.step(state, class)
 			i += size
 		}
-		if err := limit.Check(); err != nil {
+		if err := limit.Spend(perState * block); err != nil {
 			return nil, false, err
 		}
 		thread = t.back(d, thread)
