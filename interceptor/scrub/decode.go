@@ -28,20 +28,22 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(hidden) > 0 {
-		known := merge(marks)
-		line, at := 1, 0
-		hidden = merge(hidden)
-		marks, found = slices.Grow(marks, len(hidden)), slices.Grow(found, len(hidden))
-		for _, m := range hidden {
-			if covered(known, m.span) {
-				continue
-			}
-			line += strings.Count(text[at:m.Start], "\n")
-			at = m.Start
-			marks = append(marks, m)
-			found = append(found, Finding{Rule: m.rule, Line: line})
-		}
+	x.cells = kept(x.cells)
+	if hidden = merge(hidden); len(marks) > 0 {
+		known := merge(slices.Clone(marks))
+		hidden = slices.DeleteFunc(hidden, func(m mark) bool { return covered(known, m.span) })
+	}
+	line, at := 1, 0
+	found = slices.Grow(found, len(hidden))
+	for _, m := range hidden {
+		line += strings.Count(text[at:m.Start], "\n")
+		at = m.Start
+		found = append(found, Finding{Rule: m.rule.ID, Line: line})
+	}
+	if len(marks) == 0 {
+		marks = hidden
+	} else {
+		marks = append(marks, hidden...)
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), strings.Compare(a.Rule, b.Rule))
@@ -86,9 +88,11 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 	var marks []mark
 	for _, cells := range apart.cells {
 		for len(cells) > 0 && err == nil {
-			var d decoded
-			d, cells = fromCells(text, cells, merge(slices.Clone(marks))) // what is found is not sought again
-			marks, err = x.appendHidden(marks, text, []decoded{d}, depth)
+			p := pairing{text: text, cells: cells, left: cells[:0], known: merge(slices.Clone(marks))} // what is found is not sought again
+			for d, ok := p.next(); ok && err == nil; d, ok = p.next() {
+				marks, err = x.appendHidden(marks, text, []decoded{d}, depth)
+			}
+			cells = p.left
 		}
 	}
 	if err == nil {
@@ -175,7 +179,7 @@ func (l *edits) add(s span, with string) {
 func (d *decoded) fresh(known []mark) []span {
 	switch {
 	case d.paired && len(known) > 0:
-		return d.unknown(merge(known))
+		return d.unknown(merge(slices.Clone(known)))
 	case !d.runs:
 		return []span{{0, len(d.text)}}
 	}

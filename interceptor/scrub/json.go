@@ -59,7 +59,7 @@ type document struct {
 	ascii      bool                 // all strings shorter than long are
 	armored    bool                 // the document contains the begin of a private key
 	dirty      map[int]*dirtyString // by start
-	found      []placedFinding
+	found      []placedFindings
 	lists      map[uint64]bool // the paths of hot strings; see together
 	named      []piece         // names and values; see pair
 	namedBytes int             // of the texts of those

@@ -5,6 +5,7 @@ package scrub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -229,5 +230,55 @@ func TestAllocationsOfAMegabyte(t *testing.T) {
 		if bytes := after.TotalAlloc - before.TotalAlloc; bytes > most*size {
 			t.Errorf("%s: %d MB, want at most %d", name, bytes>>20, most)
 		}
+	}
+}
+
+// measured is a context that measures the live memory at some of its checks.
+type measured struct {
+	context.Context
+	checks int
+	most   uint64 // bytes
+}
+
+func (m *measured) Err() error {
+	const every = 64
+	if m.checks++; m.checks%every == 0 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		m.most = max(m.most, stats.HeapAlloc)
+	}
+	return nil
+}
+
+// The names and values of a table are examined in parts, whose matches are not all kept.
+func TestMemoryOfATable(t *testing.T) {
+	const rows, most = 40_000, 12.
+	var table strings.Builder
+	table.WriteString("id,password\n")
+	for n := range uint64(rows) {
+		fmt.Fprintf(&table, "%d,%s\n", n, token(n, "a7", 14))
+	}
+	for _, doc := range []bool{false, true} {
+		s := newScrubber(t, Options{})
+		text := table.String()
+		raw := []byte(result(text))
+		start, m := &measured{Context: t.Context(), checks: -1}, &measured{Context: t.Context()}
+		_ = start.Err()
+		var found []Finding
+		var err error
+		if doc {
+			_, found, err = s.JSON(m, raw)
+		} else {
+			_, found, err = s.Text(m, text)
+		}
+		if err != nil || len(found) != rows {
+			t.Errorf("%d findings, want %d, %v", len(found), rows, err)
+		}
+		times := float64(m.most-start.most) / float64(len(text))
+		if times > most {
+			t.Errorf("JSON: %v: examining a table takes %.1f times its memory, want at most %.0f", doc, times, most)
+		}
+		t.Logf("JSON: %v: %.1f times, %d checks", doc, times, m.checks)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // A mark is a range of a text to be replaced, and the rule that found it.
 type mark struct {
 	span
-	rule string
+	rule *rule
 }
 
 // appendMarks appends the marks for hits in text. Marks of generic rules are the last: if two
@@ -37,11 +37,11 @@ func appendMarks(marks []mark, text string, hits []hit) []mark {
 func (h *hit) mark(marks []mark, text string) []mark {
 	switch {
 	case h.rule.certain:
-		return append(marks, mark{h.match, h.rule.ID})
+		return append(marks, mark{h.match, h.rule})
 	case h.secret.Start < h.secret.End:
-		return appendWithoutIDs(marks, text, mark{h.secret, h.rule.ID})
+		return appendWithoutIDs(marks, text, mark{h.secret, h.rule})
 	}
-	return appendWithoutIDs(marks, text, mark{h.match, h.rule.ID})
+	return appendWithoutIDs(marks, text, mark{h.match, h.rule})
 }
 
 // valueIn returns s without what can't be in a secret: what stands before and behind its first run of runes that
@@ -400,7 +400,7 @@ var kinds = func() (kinds [256]byte) {
 }()
 
 // merge sorts marks, stably, and returns them with those joined that overlap. The longest one, or else the
-// first, gives the rule. More marks may be appended, and merged again.
+// first, gives the rule. The result takes the place of marks.
 func merge(marks []mark) []mark {
 	order := func(a, b mark) int {
 		if a.Start != b.Start {
@@ -411,7 +411,7 @@ func merge(marks []mark) []mark {
 	if !slices.IsSortedFunc(marks, order) {
 		slices.SortStableFunc(marks, order)
 	}
-	out := make([]mark, 0, len(marks))
+	out := marks[:0]
 	longest := 0
 	for _, m := range marks {
 		n := m.End - m.Start
@@ -438,12 +438,17 @@ func redact(text string, marks []mark) string {
 	if len(marks) == 0 {
 		return text
 	}
+	marks = merge(marks)
+	size := len(text)
+	for _, m := range marks {
+		size += len(replacement("")) + len(m.rule.ID) - (m.End - m.Start)
+	}
 	var b strings.Builder
-	b.Grow(len(text) + 64)
-	at, rule, with := 0, "", replacement("")
-	for _, m := range merge(marks) {
+	b.Grow(size)
+	at, rule, with := 0, (*rule)(nil), ""
+	for _, m := range marks {
 		if b.WriteString(text[at:m.Start]); m.rule != rule {
-			rule, with = m.rule, replacement(m.rule)
+			rule, with = m.rule, replacement(m.rule.ID)
 		}
 		b.WriteString(with)
 		at = m.End

@@ -279,7 +279,7 @@ func (d *document) joined(pieces []piece, end string) error {
 	known := make([][]mark, len(pieces))
 	for i, p := range pieces {
 		if t := d.dirty[p.Start]; t != nil {
-			known[i] = merge(t.marks)
+			known[i] = merge(slices.Clone(t.marks))
 		}
 	}
 	marks = merge(marks)
@@ -302,7 +302,7 @@ func (d *document) joined(pieces []piece, end string) error {
 			var found []Finding
 			if reported != n {
 				reported = n
-				found = []Finding{{Rule: m.rule, Line: 1 + strings.Count(p.text[:in.Start-p.from], "\n")}}
+				found = []Finding{{Rule: m.rule.ID, Line: 1 + strings.Count(p.text[:in.Start-p.from], "\n")}}
 			}
 			d.note(p.span, []mark{{in, m.rule}}, found)
 		}

@@ -19,20 +19,23 @@ type dirtyString struct {
 	blob   string // replaces the whole string if not ""
 }
 
-// A placedFinding is a finding in the string that starts at byte at.
-type placedFinding struct {
-	Finding
-	at int
+// placedFindings are those in the string that starts at byte at.
+type placedFindings struct {
+	found []Finding
+	at    int
 }
 
 func (d *document) note(at span, marks []mark, found []Finding) {
 	if len(marks) > 0 {
 		t := d.dirtyAt(at)
-		t.marks = append(t.marks, marks...)
+		if t.marks == nil {
+			t.marks = marks
+		} else {
+			t.marks = append(t.marks, marks...)
+		}
 	}
-	d.found = slices.Grow(d.found, len(found))
-	for _, f := range found {
-		d.found = append(d.found, placedFinding{f, at.Start})
+	if len(found) > 0 {
+		d.found = append(d.found, placedFindings{found, at.Start})
 	}
 }
 
@@ -61,7 +64,11 @@ func (d *document) rewrite() []byte {
 		key    string
 	}
 	keys := map[name]int{}
-	out := make([]byte, 0, len(d.raw)+64*len(d.dirty))
+	marks := 0
+	for _, t := range d.dirty {
+		marks += len(t.marks)
+	}
+	out := make([]byte, 0, len(d.raw)+32*marks)
 	at := 0
 	for _, start := range slices.Sorted(maps.Keys(d.dirty)) {
 		t := d.dirty[start]
@@ -101,7 +108,7 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 		plain, _, _ := bytes.Cut(body[i:min(i+limit-pos, len(body))], []byte{'\\'})
 		i, pos = i+len(plain), pos+len(plain)
 	}
-	rule, quoted := "", []byte(nil) // of the last mark
+	rule, quoted := (*rule)(nil), []byte(nil) // of the last mark
 	for _, m := range merge(t.marks) {
 		from, to := i, i
 		for i < len(body) && pos < m.Start {
@@ -114,7 +121,7 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 			step(m.End)
 		}
 		if quoted == nil || m.rule != rule {
-			rule, quoted = m.rule, rawjson.Quote(replacement(m.rule))
+			rule, quoted = m.rule, rawjson.Quote(replacement(m.rule.ID))
 		}
 		dst = append(dst, quoted[1:len(quoted)-1]...)
 	}
@@ -128,8 +135,8 @@ func (d *document) findings() []Finding {
 	if len(d.found) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(d.found, func(a, b placedFinding) int { return cmp.Compare(a.at, b.at) })
-	out := make([]Finding, 0, len(d.found))
+	slices.SortStableFunc(d.found, func(a, b placedFindings) int { return cmp.Compare(a.at, b.at) })
+	left := d.found
 	var path []step
 	_ = rawjson.Walk(d.raw, func(t rawjson.Token) bool {
 		last := len(path) - 1
@@ -143,19 +150,26 @@ func (d *document) findings() []Finding {
 				path[last].index++ // of no use in an object
 			}
 		}
-		for at := ""; len(out) < len(d.found) && d.found[len(out)].at == t.Start; {
+		for at := ""; len(left) > 0 && left[0].at == t.Start; left = left[1:] {
 			if at == "" {
 				at = fieldOf(path)
 			}
-			f := d.found[len(out)].Finding
-			f.Field = at
-			out = append(out, f)
+			for i := range left[0].found {
+				left[0].found[i].Field = at
+			}
 		}
 		if t.Event == rawjson.ObjectStart || t.Event == rawjson.ArrayStart {
 			path = append(path, step{array: t.Event == rawjson.ArrayStart, index: -1})
 		}
-		return len(out) < len(d.found)
+		return len(left) > 0
 	})
+	if len(d.found) == 1 {
+		return d.found[0].found
+	}
+	var out []Finding
+	for _, f := range d.found {
+		out = append(out, f.found...)
+	}
 	return out
 }
 

@@ -345,26 +345,38 @@ type cell struct {
 	bare  bool // the name stands without quotation marks: rules for members of JSON do not know it
 }
 
-// fromCells rewrites cells to lines with names and values, without those whose values are known. It leaves cells whose
+// A pairing rewrites cells to lines with names and values, without those whose values are known. It leaves cells whose
 // values overlap with others.
-func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell) {
-	left = cells[:0]
-	l := edits{all: make([]edit, 0, len(cells)+1)}
+type pairing struct {
+	text        string
+	cells, left []cell
+	known       []mark
+	end         int // of the last value
+}
+
+// mostCells bounds the cells of one text, whose matches take many times their memory.
+const mostCells = 1 << 13
+
+// next returns the text of the next cells. ok is false if there are none.
+func (p *pairing) next() (d decoded, ok bool) {
+	var l edits
 	var part span
 	var last cell
 	var before edit // of the last name
-	for n := 0; len(cells) > 0; cells = cells[n:] {
+	for n := 0; len(p.cells) > 0 && len(l.all) < mostCells; p.cells = p.cells[n:] {
+		cells := p.cells
 		for n = 1; n < len(cells) && cells[n].name == ""; n++ {
 		}
-		first := valueIn(text, cells[0].value)
+		first := valueIn(p.text, cells[0].value)
 		switch {
-		case covered(known, span{first.Start, max(first.End, cells[n-1].value.End)}):
+		case covered(p.known, span{first.Start, max(first.End, cells[n-1].value.End)}):
+			continue
+		case first.Start < p.end:
+			p.left = append(p.left, cells[:n]...)
 			continue
 		case len(l.all) == 0:
+			l.all = make([]edit, 0, min(len(cells), mostCells)+1)
 			part = span{first.Start, first.Start}
-		case first.Start < part.End:
-			left = append(left, cells[:n]...)
-			continue
 		}
 		if c := cells[0]; c.name != last.name || c.bare != last.bare {
 			last = c
@@ -382,13 +394,15 @@ func fromCells(text string, cells []cell, known []mark) (d decoded, left []cell)
 			l.add(span{part.End, c.value.Start}, "")
 			part.End = c.value.End
 		}
+		p.end = part.End
 	}
-	if len(l.all) > 0 {
-		l.add(span{part.End, part.End}, "\"\n")
-		d = apply(text, part, l.all, l.with)
-		d.paired = true
+	if len(l.all) == 0 {
+		return d, false
 	}
-	return d, left
+	l.add(span{part.End, part.End}, "\"\n")
+	d = apply(p.text, part, l.all, l.with)
+	d.paired = true
+	return d, true
 }
 
 // maxNesting is the most objects and arrays around a pair in JSON that is in a text.
