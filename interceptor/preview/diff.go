@@ -62,10 +62,13 @@ type changedFile struct {
 
 // changedFiles returns the files of a diff, and the number of its hunks and of the lines outside it.
 func changedFiles(lines []string) (files []changedFile, hunks, outside int) {
-	in := false
+	in, binary := false, false
 	before, after := 0, 0 // lines that the hunk still has
 	for i, l := range lines {
 		last := len(files) - 1
+		if binary = binary && !strings.HasPrefix(l, "diff --git "); binary {
+			continue
+		}
 		if before+after > 0 && in && (l == "" || strings.IndexByte(" +-\\", l[0]) >= 0) { // whatever it looks like
 			switch {
 			case l == "" || l[0] == ' ':
@@ -90,6 +93,9 @@ func changedFiles(lines []string) (files []changedFile, hunks, outside int) {
 		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(lines[i-1], "--- ") && (!in || files[last].hunks > 0):
 			name, _, _ := strings.Cut(strings.TrimPrefix(l[4:], "b/"), "\t")
 			files, in = append(files, changedFile{name: name, line: i - 1}), true
+		case l == "GIT binary patch":
+			hunks++
+			binary = true
 		case strings.HasPrefix(l, "@@ "):
 			hunks++
 			if in {

@@ -19,6 +19,7 @@ type form struct {
 	lead  string   // the field of which the first entry of each value is shown
 	brief []string // the fields that stand for an entry of several lines
 	many  string   // the field of which an entry may have several values
+	order string   // the field of which equal values follow each other, and numbers rise
 
 	entryRE, moreRE *regexp.Regexp // of entry and more; moreRE is nil without more
 }
@@ -43,7 +44,9 @@ var forms = sync.OnceValue(func() []*form {
 			entry: `^(?:Uncaught |Caused by: |Exception in thread "[^"]*" )?(?P<message>(?P<error>[\w.$]*(?:Error|Exception))(?: \[(?P<code>\w+)\])?: .+)`,
 			more:  `^\s+(?:at |\.{3} \d+ more|File "|code: '(?P<code2>\w+)'|  \S)|^Traceback |^(?:During handling|The above exception)`},
 		{kind: Stacks, noun: "frame", share: 0.3, least: 3,
-			entry: `^ *#(?P<number>\d+) +(?:0x[0-9a-f]+ (?:in )?)?(?P<function>[^\s(]+)(?:.*? at (?P<path>[^\s:]+):\d+| .*from (?P<library>\S+)| .*)?`, more: `^\s+[\w.]+ = |^No (?:locals|symbol)`},
+			entry: `^ *#(?P<number>\d+) +(?:0x[0-9a-f]+ (?:in )?)?(?P<function>[^\s(]+) ?\((?:.*? at (?P<path>[^\s:]+):\d+|.* from (?P<library>\S+)|.*)`, more: `^\s+[\w.]+ = |^No (?:locals|symbol)`},
+		{kind: Stacks, noun: "frame", share: 0.5, least: 3,
+			entry: `^(?:\s+at (?:async )?(?P<function>[^\s(]+(?: \[as \w+\])?) ?\(.*|\s+from (?P<path>[^\s:]+):\d+:in .*|\s+\d+: (?:0x[0-9a-f]+ - )?(?P<function2>[A-Za-z_<]\S*(?:::.*)?))$`, more: `^\s+at \S+:\d+`},
 		{kind: Log, noun: "request", share: 0.8, least: 3, lead: "status",
 			entry: `^\S+ \S+ \S+ \[(?P<time>[^\]]+)\] "(?P<method>[A-Z]+) (?P<url>[^ ?"]+)[^"]*" (?P<status>\d{3}) (?P<bytes>\d+)?`},
 		{kind: Listing, noun: "entry", share: 0.8, least: 3,
@@ -59,7 +62,7 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Listing, noun: "object", share: 0.9, least: 4,
 			entry: `^(?P<mode>\d{6}) (?P<type>blob|tree|commit) [0-9a-f]{40}(?: +(?P<size>\d+|-))?\s+(?P<path>.+)$`},
 		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?:(?P<state>[A-Z ]{5,}) )?(?P<name>@?[^@\s]*)(?:\S*(?: (?P<mark>[a-z]+))?$)?`},
-		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:\[(?P<type>[A-Z]+)\] (?P<path2>.+)|(?:[ MADRCU?!]{2} )?(?P<path>(?:[\w.@~+-]*/|[\w@~+-]+\.)(?:[^\s:;,"'{}()=<>/]+/?)*|\.{0,2}/[^\s:;,"'{}=<>]+(?: [^\s:;,"'{}=<>-][^\s:;,"'{}=<>]*)*))$`},
+		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:\[(?P<type>DIR|FILE|LINK|SYMLINK|OTHER)\] (?P<path2>.+)|(?:[ MADRCU?!]{2} )?(?P<path>(?:\w+:/[^\s]*|(?:[\w.@~+-]*/|[\w@~+-]*[A-Za-z_][\w@~+-]*\.))(?:[^\s:;,"'{}()=<>/]+/?)*|\.{0,2}/[^\s:;,"'{}=<>]+(?: [^\s:;,"'{}=<>-][^\s:;,"'{}=<>]*)*))$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "code",
 			entry: `^(?P<path>[^\s:()][^:()]*?)(?:[:(]\d+(?:[:,.]\d+)?\)?)?(?::| -)\s*(?:(?P<severity>(?i:fatal error|error|warning|note|info|hint|style))\b:?\s*(?:\[?(?P<code>[A-Z]{1,6}-?\d{2,5})\]?:?\s)?|(?P<code2>[A-Z]{1,4}\d{2,5}):?\s)(?P<message>.*?)(?:\s+[\[(](?P<code3>[\w.,/=+-]+)[\])])?$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "message",
@@ -72,14 +75,19 @@ var forms = sync.OnceValue(func() []*form {
 			entry: `^(?P<benchmark>Benchmark\S+)\s+(?P<runs>\d+)\s+(?P<ns_op>[\d.]+) ns/op(?:\s+(?P<B_op>\d+) B/op)?(?:\s+(?P<allocs_op>\d+) allocs/op)?`},
 		{kind: Diff, noun: "changed file", share: 0.9, least: 4, entry: `^ (?P<path>\S.*?) +\| +(?:(?P<changes>\d+)|Bin)`, more: `^ \d+ files? changed`},
 		{kind: Diff, noun: "changed file", share: 0.95, least: 4, entry: `^(?P<added>\d+|-)\t(?P<removed>\d+|-)\t(?P<path>\S*[^\s\d.,:-].*)$`},
+		{kind: Diff, noun: "changed file", share: 0.9, least: 4,
+			entry: `^(?:(?P<result>Files|Binary files) (?P<path>\S+) and \S+ (?:differ|are identical)|(?P<result2>Only in) (?P<directory>[^:]+): .*)$`},
 		{kind: Code, noun: "label", share: 0.85, least: 3,
-			entry: `^(?:TEXT (?P<function>\S+)\(SB\)|[0-9a-f]{8,16} <(?P<function2>[^>]+)>:|(?P<function3>[\w.]+):\s*(?:[#;/].*)?$)`, more: `^\s+(?:[0-9a-f]+:\t|\S+:\d+\t0x)|^ *\t[.a-zA-Z][\w.]*(?:[\s(]|$)|^\s*[#;/]`},
+			entry: `^(?:TEXT (?P<function>\S+)\(SB\)|[0-9a-f]{8,16} <(?P<function2>[^>]+)>:|(?P<function3>[\w.]+):(?:\s+[#;/].*|\s*)$)`, more: `^\s+(?:[0-9a-f]+:\t|\S+:\d+\t0x)|^ *\t[.a-zA-Z][\w.]*(?:[\s(]|$)|^\s*[#;/]`},
 		{kind: Code, noun: "instruction", share: 0.25, least: 4,
 			entry: `^(?P<instruction>FROM|RUN|COPY|ADD|ENV|ARG|WORKDIR|ENTRYPOINT|CMD|LABEL|USER|EXPOSE|VOLUME|SHELL|STOPSIGNAL|HEALTHCHECK|ONBUILD)\s+(?:--\S+ )*(?:\S.*)`, more: `^#|^\s|^\S.*\\$|^EOF`, lead: "instruction"},
 		{kind: Records, noun: "message", share: 0.5, least: 3, entry: `^msgid "(?P<text>.*)"$`, more: `^(?:msgstr|(?P<plural>msgid_plural)|msgctxt|"|#)`},
 		{kind: Table, noun: "function", share: 0.9, least: 3, entry: `^(?P<path>\S+):\d+:\s+(?P<function>\S+)\s+(?P<coverage>[\d.]+%)$`, more: `^total:`},
 		{kind: Matches, noun: "match", share: 0.8, least: 3, lead: "path",
 			entry: `^(?P<path>[^\s:"'{}()]*[./\\][^\s:"'{}()]*)[:-]\d+[:-](?:[^ ]|  |\t| \S+[^:]*$|$)`, more: `^--$`},
+		{kind: Matches, noun: "match", share: 0.9, least: 3, lead: "path", order: "path",
+			entry: `^(?P<path>[^\s:"'{}()]*[./\\][^\s:"'{}()]*)[:-](?:[^ \d]|  |$)`, more: `^--$`},
+		{kind: Matches, noun: "match", share: 0.95, least: 3, order: "line", entry: `^(?P<line>\d+)[:-](?:[^\d ]|$)`, more: `^--$`},
 		{kind: Matches, noun: "match", share: 0.95, least: 3, lead: "path", entry: `^\d+[:-](?:\D|$)`, more: `^(?:\w+:)?(?P<in_path>[^\s:][^:]*[./\\][^\s:]*)$`},
 		{kind: Lock, noun: "checksum", share: 0.9, least: 4, entry: `^(?P<module>[\w.~/-]+) (?P<version>v\S+?)(?:/go.mod)? h1:\S+=$`},
 		{kind: Lock, noun: "package", share: 0.5, least: 3, brief: []string{"package", "version"},
@@ -93,6 +101,8 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>(?:\.\.?|\S*[^\s\d.,-]\S*)(?: \S+){0,3})$`},
 		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"range", "mapping", "Size"},
 			entry: `^(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
+		{kind: Listing, noun: "path", share: 0.9, least: 4, // of git status
+			entry: `^\t(?:(?P<state>[a-z][a-z ]+): +(?P<path>\S.*)|(?P<path2>\S+))$`, more: `^(?P<in_section>(?:Changes|Untracked|Unmerged) [^:]+):$|^  \(use |^(?:On|Your) branch |^and have `},
 	}
 	for _, f := range all {
 		f.entryRE = regexp.MustCompile(f.entry)
@@ -109,6 +119,7 @@ func (c *form) fits(sample []string) bool {
 		return false
 	}
 	entries, more := 0, 0
+	var values []string // of order
 	for i, l := range sample {
 		if i == 60 && c.share >= 0.5 && float64(entries+more) < 40*c.share { // far from it
 			return false
@@ -117,12 +128,31 @@ func (c *form) fits(sample []string) bool {
 			continue
 		}
 		if c.entryRE.MatchString(l) {
-			entries++
+			if entries++; c.order != "" {
+				values = append(values, c.entryRE.FindStringSubmatch(l)[c.entryRE.SubexpIndex(c.order)])
+			}
 		} else if c.moreRE != nil && c.moreRE.MatchString(l) {
 			more++
 		}
 	}
-	return entries >= c.least && (more > 0 || !strings.Contains(c.more, "<in_path>")) && float64(entries+more) >= c.share*float64(len(sample))
+	return entries >= c.least && inOrder(values) && (more > 0 || !strings.Contains(c.more, "<in_path>")) && float64(entries+more) >= c.share*float64(len(sample))
+}
+
+// inOrder reports whether equal values follow each other, as the names of files that grep prints, or are numbers
+// that rise.
+func inOrder(values []string) bool {
+	var all tally
+	runs, rises := 0, 0
+	for i, v := range values {
+		all.add(v, i)
+		if i == 0 || v != values[i-1] {
+			runs++
+		}
+		if i > 0 && isDigit(v[0]) && (len(v) > len(values[i-1]) || len(v) == len(values[i-1]) && v > values[i-1]) {
+			rises++
+		}
+	}
+	return rises*20 >= (len(values)-1)*19 || runs <= len(all.n)*11/10 && len(all.n)*2 <= len(values)
 }
 
 const maxForm = 4 << 10 // bytes of a line that can have a form

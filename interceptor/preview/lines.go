@@ -59,8 +59,8 @@ func verdict(l string) (result, name string) {
 		return "", ""
 	}
 	if m := verdictFirst.FindStringSubmatch(l); m != nil {
-		if m[1] > "z" && strings.HasSuffix(m[2], ":") {
-			return "", "" // a heading
+		if m[1] > "z" && strings.HasSuffix(m[2], ":") || strings.HasPrefix(l, "ok:") {
+			return "", "" // a heading, or a step that is done
 		}
 		name, _, _ = strings.Cut(m[2], " - ")
 		return results[m[1]], name
@@ -300,7 +300,7 @@ func stamp(l string) (at, rest string) {
 			break
 		}
 	}
-	if digits >= 6 && separators >= 2 && strings.ContainsAny(t[:i], ":/T") {
+	if digits >= 6 && separators >= 2 && strings.ContainsAny(t[:i], ":/T") || digits >= 3 && strings.HasPrefix(l, "[") && strings.HasPrefix(t[i:], "] ") && strings.IndexByte(t[:i], ':') > 0 {
 		return strings.TrimRight(t[:i], ". -+"), strings.TrimLeft(t[i:], " ]>)\"")
 	}
 	if len(t) > 15 && t[3] == ' ' && strings.IndexByte(t[:15], ':') > 0 && startsWith(t, months) {
@@ -344,7 +344,10 @@ func severity(line, level string) int {
 	return 0
 }
 
-func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c == '_' || c == '/' || c == '-' }
+// isLetter reports whether a byte beside a fault word makes it part of another word, or of a rule.
+func isLetter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c == '_' || c == '/' || c == '-' || c == '*'
+}
 
 // faults adds the kinds of bad lines, which differ in numbers only: the most severe and most frequent
 // first. The line after a single one often gives the reason.

@@ -549,7 +549,7 @@ func mayBeYAML(l string) bool {
 func readConfig(f *findings) bool {
 	assigned := count(f.sample, assignment.MatchString)
 	sections := count(f.sample, section.MatchString)
-	comments := count(f.sample, func(l string) bool { return startsWith(strings.TrimSpace(l), []string{"#", ";"}) })
+	comments := count(f.sample, comment.MatchString)
 	rest := count(f.sample, func(l string) bool {
 		return strings.HasPrefix(l, "#") || strings.HasPrefix(l, ";") || strings.HasPrefix(l, " ") || l == "]"
 	})
@@ -597,36 +597,50 @@ func readConfig(f *findings) bool {
 }
 
 var (
+	comment    = regexp.MustCompile(`^\s*[#;](?:\D|$)`)
 	setting    = regexp.MustCompile(`^\s*([A-Za-z_][\w.-]*)(?:[ \t]+[^\s=]|\s*=)`)
 	section    = regexp.MustCompile(`^\s*\[+[^\[\]]+\]+\s*$`)
 	assignment = regexp.MustCompile(`^\s*(?:export )?"?([A-Za-z_][\w."/@-]*(?: [\w."/@-]+)*?)"?\s*=`)
 )
 
+// recordRule matches the lines before the records of MySQL and PostgreSQL, of which the keys are aligned.
+var recordRule = regexp.MustCompile(`^(?:\*{5,} \d+\. row \*{5,}|-\[ RECORD \d+ \][-+]*)$`)
+
 // readRecords reads paragraphs of "Key: value".
 func readRecords(f *findings) bool {
-	isKey := func(l string) bool { _, _, ok := key(l); return ok && !startsWith(l, []string{" ", "\t", "- "}) }
-	keys := count(f.sample, isKey)
-	more := count(f.sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
-	if keys < 6 || (keys+more)*20 < len(f.sample)*19 || keys*2 < len(f.sample) {
-		return false
+	ruled := count(f.sample, recordRule.MatchString) > 1
+	field := func(l string) (name, value string, ok bool) {
+		if ruled {
+			l = strings.Replace(strings.TrimSpace(l), " | ", ": ", 1)
+		} else if startsWith(l, []string{" ", "\t", "- "}) {
+			return "", "", false
+		}
+		return key(l)
 	}
 	kinds := map[string]bool{}
+	last, keys, again, more := "", 0, 0, 0
 	for _, l := range f.sample {
-		if name, _, ok := key(l); ok {
-			kinds[strings.TrimRight(name, "0123456789")] = true // numbered lines have one kind of key
+		if name, _, ok := field(l); ok {
+			name = strings.TrimRight(name, "0123456789") // numbered lines have one kind of key
+			if keys++; name == last {
+				again++
+			}
+			last, kinds[name] = name, true
+		} else if l[0] == ' ' || l[0] == '\t' || recordRule.MatchString(l) {
+			more++
 		}
 	}
-	if len(kinds) < 4 || len(kinds)*40 < keys {
+	if keys < 6 || (keys+more)*20 < len(f.sample)*19 || keys*2 < len(f.sample) || len(kinds) < 3 || again*10 > keys {
 		return false
 	}
 	f.kind = Records
 	e := &entries{noun: "record"}
 	first, fresh := "", true
 	for i, l := range f.lines {
-		switch name, value, _ := key(l); {
-		case strings.TrimSpace(l) == "":
+		switch name, value, ok := field(l); {
+		case strings.TrimSpace(l) == "" || recordRule.MatchString(l):
 			fresh = true
-		case isKey(l):
+		case ok:
 			if len(e.lines) == 0 || name == first || fresh && len(e.cols) > 0 && e.by[name] != nil && e.by[name].last == len(e.lines)-1 {
 				e.begin(i)
 				if first == "" {

@@ -63,17 +63,39 @@ func TestKinds(t *testing.T) {
 		"Showing top nodes\n      flat  flat%   cum\n       12B  1.00%  30B  a.F\n        8B  0.50%  20B  a.(*T).G\n         0     0%  9B  b.H\n         0     0%  2B  b.I\n": preview.Table,
 		"┌──────┬──────┐\n│ path │ size │\n├──────┼──────┤\n│ a.go │ 12   │\n│ b.go │ 30   │\n│ c.go │ 7    │\n│ d.go │ 1    │\n└──────┴──────┘\n":                                                                                          preview.Table,
 		strings.Repeat("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    try: g(1, x)\n         ^^^^^^^\n    more\na.b.ValueError: no\n\nDuring handling of the above exception, another exception occurred:\n\n", 3): preview.Stacks,
-		strings.Repeat("[DIR] a dir\n[FILE] error\n[FILE] fatal.go\n", 8):                                                                               preview.Listing,
-		strings.Repeat("a/b.go\n3:x := f(1)\n17:\ty()\n\nc.go\n12:}\n\n", 4):                                                                            preview.Matches,
-		strings.Repeat("  File: a\n  Size: 1\nAccess: (0644)\nModify: 2026-08-28 16:20:06.0 +0000\nChange: 2026-08-28 16:20:06.0 +0000\nBirth: -\n", 8): preview.Records,
-		strings.Repeat("# About it.\n#a = 1\n\t\t# (needs a restart)\n# More of it.\nb = 2\t# (needs a restart)\n", 8):                                  preview.Config,
-		strings.Repeat("{'id': 1, 'error': None, 'at': '2026-01-02 03:04:05'}\n", 5):                                                                    preview.NDJSON,
-		"[{'id': 1, 'error': None}, {'id': 2, 'error': 'fatal'}]":                                                                                       preview.JSON,
-		"Found 2 errors: [{\"id\": 1, \"error\": \"fatal\"}, {\"id\": 2, \"error\": \"panic\"}]":                                                        preview.JSON,
-		strings.Repeat("event: x\ndata: {\"id\": 1, \"error\": \"fatal\"}\n\n", 5):                                                                      preview.NDJSON,
-		strings.Repeat("2026-01-02T03:04:05Z api {\"level\": \"error\", \"msg\": \"it failed\"}\n", 5):                                                  preview.NDJSON,
-		strings.Repeat("api-1 | {\"level\": \"error\", \"msg\": \"it failed\"}\n", 5):                                                                   preview.NDJSON,
-		"package a\n\nvar x = map[string]int{\n\t\"a\": 1,\n}\n\nfunc f() {\n\tg([]int{1, 2})\n}\n\nfunc g() {\n}\n":                                    preview.Code,
+		strings.Repeat("[DIR] a dir\n[FILE] error\n[FILE] fatal.go\n", 8):                                                                                                    preview.Listing,
+		strings.Repeat("a/b.go\n3:x := f(1)\n17:\ty()\n\nc.go\n12:}\n\n", 4):                                                                                                 preview.Matches,
+		strings.Repeat("  File: a\n  Size: 1\nAccess: (0644)\nModify: 2026-08-28 16:20:06.0 +0000\nChange: 2026-08-28 16:20:06.0 +0000\nBirth: -\n", 8):                      preview.Records,
+		strings.Repeat("# About it.\n#a = 1\n\t\t# (needs a restart)\n# More of it.\nb = 2\t# (needs a restart)\n", 8):                                                       preview.Config,
+		strings.Repeat("{'id': 1, 'error': None, 'at': '2026-01-02 03:04:05'}\n", 5):                                                                                         preview.NDJSON,
+		"[{'id': 1, 'error': None}, {'id': 2, 'error': 'fatal'}]":                                                                                                            preview.JSON,
+		"Found 2 errors: [{\"id\": 1, \"error\": \"fatal\"}, {\"id\": 2, \"error\": \"panic\"}]":                                                                             preview.JSON,
+		strings.Repeat("event: x\ndata: {\"id\": 1, \"error\": \"fatal\"}\n\n", 5):                                                                                           preview.NDJSON,
+		strings.Repeat("2026-01-02T03:04:05Z api {\"level\": \"error\", \"msg\": \"it failed\"}\n", 5):                                                                       preview.NDJSON,
+		strings.Repeat("api-1 | {\"level\": \"error\", \"msg\": \"it failed\"}\n", 5):                                                                                        preview.NDJSON,
+		"package a\n\nvar x = map[string]int{\n\t\"a\": 1,\n}\n\nfunc f() {\n\tg([]int{1, 2})\n}\n\nfunc g() {\n}\n":                                                         preview.Code,
+		"a/b.go:\tx := f(1)\na/b.go:\ty := g()\na/c.go:x := h()\na/c.go:}\n":                                                                                                 preview.Matches,
+		"3:\tx := f(1)\n17:\ty := g()\n170:}\n":                                                                                                                              preview.Matches,
+		"On branch main\nChanges not staged for commit:\n  (use \"git add\")\n\tmodified:   a b.go\n\tdeleted:    error\n\tnew file:   c.go\n\nUntracked files:\n\td\n":      preview.Listing,
+		"[INFO] Downloading x\n[WARNING] It failed\n[INFO] Total\n[INFO] Done now\n":                                                                                         preview.Log,
+		strings.Repeat("-0.25\n12.5\n", 4):                                                                                                                                   preview.Table,
+		"https://a.example/b?c=1\nhttps://a.example/d\nhttp://e.example/\nfile:///f\n":                                                                                       preview.Listing,
+		"app.rb:12:in `run': undefined method (NoMethodError)\n\tfrom /a.rb:1:in `b'\n\tfrom /a.rb:2:in `c'\n\tfrom /a.rb:3:in `d'\n":                                        preview.Stacks,
+		"Unhandled exception. System.X: no\n   at A.B.C(String x) in /a.cs:line 1\n   at A.D()\n   at A.E()\n":                                                               preview.Stacks,
+		"thread 'main' panicked at a.rs:1:2:\nno\nstack backtrace:\n   0: std::panicking\n             at /a.rs:1:2\n   1: a::main\n             at /b.rs:1:2\n   2: main\n": preview.Stacks,
+		"Error: no\n    at f (/a.js:1:2)\n    at async g (/a.js:3:4)\n    at Object.<anonymous> (/a.js:5:6)\n":                                                               preview.Stacks,
+		"#1 [1/3] RUN a\n#1 0.5 Get error\n#1 DONE 0.6s\n\n#2 [2/3] RUN b\n#2 0.7 Get fatal\n#2 DONE 0.8s\n":                                                                 preview.Plain,
+		"Files a/x and b/x differ\nOnly in a: error\nOnly in b/c: d e\nBinary files a/y and b/y differ\n":                                                                    preview.Diff,
+		"diff --git a/x.png b/x.png\nindex 12..34 100644\nGIT binary patch\ndelta 12\nzcmV;J\n\ndelta 3\nzcmV\n\n":                                                           preview.Diff,
+		strings.Repeat("*************************** 1. row ***************************\n   id: 1\n  name: a b\nlevel: 2\n", 3):                                               preview.Records,
+		strings.Repeat("-[ RECORD 1 ]----\nid    | 1\nname  | a b\nlevel | 2\n", 3):                                                                                          preview.Records,
+		strings.Repeat("Title: a\nURL: b\nScore: 3\n\n", 80):                                                                                                                 preview.Records,
+		strings.Repeat("Ada: It is a line of so many words.\n\nBen: Is it one, or are these two of them?\n\n", 30):                                                           preview.Plain,
+		strings.Repeat("[03:04] Ada: It is a line.\n[03:05] Ben: Is it?\n", 5):                                                                                               preview.Log,
+		"     1\tpackage a\n     2\t\n     3\tfunc f() {\n     4\t}\n     5\t\n     6\tfunc g() {\n     7\t}\n":                                                              preview.Code,
+		"Lines 3 to 8 of the file:\n3: {\n4:  \"a\": 1,\n5:  \"b\": 2,\n6:  \"c\": 3,\n7:  \"d\": [1, 2]\n8: }\n":                                                            preview.JSON,
+		"1\ta\t7\n2\tb\t8\n3\tc\t9\n4\td\t5\n5\te\t4\n6\tf\t3\n":                                                                                                             preview.Table,
+		"1|a|7\n2|b|8\n3|c|9\n4|d|5\n5|e|4\n6|f|3\n":                                                                                                                         preview.Table,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
 		"[1,2,":                        preview.JSON, // cut off
@@ -141,6 +163,48 @@ func TestValuesInLines(t *testing.T) {
 		if !strings.Contains(p.Text, part) {
 			t.Errorf("without %q:\n%s", part, p.Text)
 		}
+	}
+}
+
+// Prose is no table, though its lines have the same number of words.
+func TestWordsAreNoTable(t *testing.T) {
+	var b strings.Builder
+	for i := range 60 {
+		for j := range 9 {
+			fmt.Fprintf(&b, "%c%c%d ", 'a'+(i*7+j*11)%26, 'a'+(i*3+j)%26, (i*j)%17)
+			b.WriteString("word"[:1+(i+j)%4])
+		}
+		b.WriteString("\n")
+	}
+	if got := preview.Of(b.String()); got != preview.Plain {
+		t.Error(got)
+	}
+}
+
+// A text of which most lines begin as many do shows those that begin as few do.
+func TestRareStarts(t *testing.T) {
+	text := strings.Repeat("  + create a thing\n      + its name = \"x\"\n    }\n", 60) + "      ~ version = 14 -> 15\n" + strings.Repeat("  + create a thing\n      + its name = \"x\"\n    }\n", 60)
+	if got := said(text, 150); !strings.Contains(got, "181:       ~ version = 14 -> 15") {
+		t.Error(got)
+	}
+}
+
+// Numbers before lines are no part of them; a part of a file is told where it begins.
+func TestNumberedLines(t *testing.T) {
+	var b strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&b, "%6d→%s\n", 200+i, []string{"func f() {", "\treturn 1", "}", ""}[i%4])
+	}
+	if got := said(b.String(), 200); !strings.Contains(got, "Folded source") || !strings.Contains(got, "numbered from 200, 15 declarations") || !strings.Contains(got, "\n1: func f() {") {
+		t.Error(got)
+	}
+}
+
+// The bad step of many good ones is shown, and these are no results of tests.
+func TestFatalStep(t *testing.T) {
+	steps := strings.Repeat("TASK [a : b] ****\nok: [host0]\nok: [host1]\n\n", 40)
+	if got := said(steps+"fatal: [host2]: FAILED! => {\"msg\": \"disk full\"}\n"+steps, 200); !strings.Contains(got, "161: fatal: [host2]") || strings.Contains(got, "results") {
+		t.Error(got)
 	}
 }
 

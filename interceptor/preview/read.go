@@ -3,6 +3,9 @@ package preview
 import (
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -12,18 +15,62 @@ import (
 // their certainty. One that does not know the text changes nothing and returns false.
 func read(text string) *findings {
 	text, marked := strings.CutPrefix(text, "\uFEFF")
-	lines := plainLines(text)
-	f := &findings{text: text, lines: lines, sample: sample(lines), kind: Plain, totals: []string{plural(len(lines), "line")}, at: map[int]*piece{}}
+	lines, from := unnumbered(plainLines(text))
+	totals := []string{plural(len(lines), "line")}
+	if from >= 0 {
+		text = strings.Join(lines, "\n")
+	}
+	if from > 1 {
+		totals[0] += fmt.Sprintf(", numbered from %d", from)
+	}
+	f := &findings{text: text, lines: lines, sample: sample(lines), kind: Plain, totals: totals, at: map[int]*piece{}}
 	for _, knows := range []func(*findings) bool{
 		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readTable, readForms, readAligned, readLog, readRecords, readYAML, readConfig, readManual, readMarkdown, readCode, readColumns,
 	} {
 		if knows(f) {
-			f.jq = f.jq && (!marked || f.kind == XML || f.kind == Table) // of JSON a byte order mark is no part
+			f.jq = f.jq && from < 0 && (!marked || f.kind == XML || f.kind == Table) // of JSON a byte order mark is no part
 			return f
 		}
 	}
 	readPlain(f)
 	return f
+}
+
+// numbered matches what programs put before lines that they number.
+var numbered = regexp.MustCompile(`^ *(\d+)(?:\t|→|: ?)`)
+
+// unnumbered returns lines without the numbers that stand before all of them, and the first number; -1 if they have none.
+// A table that begins with such a column keeps it.
+func unnumbered(lines []string) (bare []string, first int) {
+	from := slices.IndexFunc(lines[:min(len(lines), maxAround+1)], numbered.MatchString)
+	if from < 0 {
+		return lines, -1
+	}
+	bare = slices.Clone(lines)
+	to := from
+	for ; to < len(lines); to++ {
+		m := numbered.FindStringSubmatch(lines[to])
+		if m == nil {
+			break
+		}
+		n, _ := strconv.Atoi(m[1])
+		if to == from {
+			first = n
+		}
+		if n != first+to-from {
+			break
+		}
+		bare[to] = lines[to][len(m[0]):]
+	}
+	if to-from < 6 || len(lines)-to > maxAround {
+		return lines, -1
+	}
+	for _, comma := range "\t:" {
+		if t := rowsOf(lines[from:to], comma, 0); t != nil && t.n > 2 {
+			return lines, -1
+		}
+	}
+	return bare, first
 }
 
 // readPlain tells the head and the tail, the parts and the bad lines. A text of which the lines are much alike, and some
@@ -43,6 +90,7 @@ func readPlain(f *findings) {
 	f.parts(6)
 	f.ends(1)
 	f.starts(8)
+	f.rare(9)
 }
 
 // program returns the word that most lines begin with, if it is in lower case or in capitals, as programs are named.
@@ -94,6 +142,32 @@ func (f *findings) starts(worth float64) {
 		return
 	}
 	f.fact(worth, "lines begin with ", parts, func(i int) float64 { return math.Sqrt(float64(top[i].n) / float64(top[0].n)) })
+}
+
+// rare tells lines that begin as few others do, if most begin as many do.
+func (f *findings) rare(worth float64) {
+	var starts tally
+	often := 0
+	for i, l := range f.lines {
+		if l = strings.TrimSpace(l); l != "" {
+			l, _, _ = strings.Cut(l, " ")
+			starts.add(pattern(l), i)
+		}
+	}
+	top := starts.top()
+	for _, s := range top {
+		if s.n >= 10 {
+			often += s.n
+		}
+	}
+	for rank, s := range slices.Backward(top) {
+		if rank = len(top) - 1 - rank; s.n > 2 || rank == rareRows || often*4 < len(f.lines)*3 {
+			break
+		}
+		for _, i := range []int{s.first, s.last} {
+			f.line(i, "", wide, worth/(1+float64(rank)/3))
+		}
+	}
 }
 
 // startOf returns the word that a line begins with, "" if it begins with something else.

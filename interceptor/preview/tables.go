@@ -293,21 +293,19 @@ func readColumns(f *findings) bool {
 	if len(f.sample) < 6 || strings.ContainsAny(program(f.sample), "abcdefghijklmnopqrstuvwxyz") || share(f.sample, func(l string) bool { return indent(l) < 4 && len(l) < maxForm }) < 0.9 {
 		return false
 	}
-	for _, comma := range []rune{'\t', ':', ',', ' '} {
+	for _, comma := range []rune{'\t', '|', ':', ',', ' '} {
 		some := f.sample[len(f.sample)/2]
 		n := 1 + strings.Count(some, string(comma))
 		if comma == ' ' {
 			n = len(strings.Fields(some))
 		}
-		if n < 2 || n > 20 {
+		if n > 20 || n < 2 && (comma != ' ' || !isMeasure(strings.TrimSpace(some))) {
 			continue
 		}
 		t := rowsOf(f.lines, comma, n)
-		if t == nil || comma == ' ' && (t.others*100 > len(t.rows) || !strings.ContainsAny(some, "0123456789")) || comma == ',' && count(f.sample, prose.MatchString)*2 > len(f.sample) {
+		if t == nil || comma == ' ' && (t.others > 1+len(t.rows)/100 || !strings.ContainsAny(some, "0123456789")) || comma == ',' && share(f.sample, prose.MatchString) > 0.5 || comma == ':' && n < 4 && share(f.sample, func(l string) bool { return strings.Count(l, " ") > 5 }) > 0.5 {
 			continue // words of prose
 		}
-		f.kind = Table
-		f.jq = f.jqReadsCSV(t, 0)
 		e := &entries{noun: "row"}
 		header := make([]string, n)
 		sure := false
@@ -322,11 +320,28 @@ func readColumns(f *findings) bool {
 				e.row(t.at[i], header, row)
 			}
 		}
+		if comma == ' ' && !e.regular() {
+			continue
+		}
+		f.kind = Table
+		f.jq = f.jqReadsCSV(t, 0)
 		e.tell(f)
 		f.ends(1)
 		return true
 	}
 	return false
+}
+
+// regular reports whether at least half of the columns are no words of prose: their values are numbers or times,
+// recur, or have one length.
+func (e *entries) regular() bool {
+	n := 0
+	for _, c := range e.cols {
+		if max(c.numbers, c.when.times)*20 >= c.rows*19 || len(c.tally.n) <= max(fewValues, c.rows/8) || c.long == c.rows*len(c.from) {
+			n++
+		}
+	}
+	return n*2 >= len(e.cols)
 }
 
 // prose matches lines with a word behind a comma and a blank.
