@@ -31,7 +31,7 @@ func readMarkup(f *findings) bool {
 		}
 	}
 	f.kind = XML
-	slices.SortStableFunc(elements, func(a, b *xmlElements) int { return len(b.lines) - len(a.lines) })
+	slices.SortStableFunc(elements, func(a, b *xmlElements) int { return b.n - a.n })
 	var parts []string
 	for _, e := range elements {
 		_, name, nested := strings.Cut(e.path, "/")
@@ -42,8 +42,8 @@ func readMarkup(f *findings) bool {
 			}
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s ×%s", clip(name, 60), group(len(e.lines))))
-		if first := int(e.lines[0]); strings.HasSuffix(name, "failure") || strings.HasSuffix(name, "error") {
+		parts = append(parts, fmt.Sprintf("%s ×%s", clip(name, 60), group(e.n)))
+		if first := e.first; strings.HasSuffix(name, "failure") || strings.HasSuffix(name, "error") {
 			f.line(first-1, "", wide, 9)
 			f.line(first, "", wide, 9)
 			f.line(first+1, "", wide, 5)
@@ -63,11 +63,16 @@ func readMarkup(f *findings) bool {
 	return true
 }
 
-// xmlElements are the elements of one path, with their attributes and children as fields.
+// xmlElements are the elements of one path. If they may be the items, they are entries, with their attributes and
+// children as fields.
 type xmlElements struct {
 	entries
-	path string
-	at   []span // in the text
+	path     string
+	of       *xmlElements            // those around them
+	inner    map[string]*xmlElements // those in them, by name
+	n, first int                     // their number, and the line of the first one
+	read     bool                    // they may be the items
+	at       []span                  // in the text, of entries
 }
 
 // maxPaths is how many paths a text may have.
@@ -85,62 +90,80 @@ func parseXML(text string, line int, strictly bool) (elements []*xmlElements, it
 	d := xml.NewDecoder(source)
 	d.Strict = strictly
 	d.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil } // the text is UTF-8
-	of := map[string]*xmlElements{"": {}}
-	open := []*xmlElements{of[""]}
+	open := []*xmlElements{{}}
 	for {
 		before, _ := d.InputPos()
 		from := d.InputOffset()
 		token, err := d.RawToken()
 		if err != nil {
-			return elements, around(items, of), errors.Is(err, io.EOF) && len(open) == 1 && len(elements) > 0
+			return elements, around(items), errors.Is(err, io.EOF) && len(open) == 1 && len(elements) > 0
 		}
 		in := open[len(open)-1]
 		switch t := token.(type) {
 		case xml.StartElement:
 			name := xmlName(t.Name)
-			path := strings.TrimPrefix(in.path+"/"+name, "/")
-			if len(path) > 1<<10 || len(open) > 200 || len(elements) > maxPaths { // each element would cost as much
-				return nil, nil, false
-			}
-			e := of[path]
+			e := in.inner[name]
 			if e == nil {
-				e = &xmlElements{path: path, entries: entries{noun: name}}
-				of[path], elements = e, append(elements, e)
+				path := strings.TrimPrefix(in.path+"/"+name, "/")
+				if len(path) > 1<<10 || len(open) > 200 || len(elements) > maxPaths { // each path takes its length
+					return nil, nil, false
+				}
+				if in.inner == nil {
+					in.inner = map[string]*xmlElements{}
+				}
+				e = &xmlElements{path: path, of: in, entries: entries{noun: name}, first: line + before - 1, read: items == nil}
+				in.inner[name], elements = e, append(elements, e)
 			} else if items == nil && len(open) > 1 {
 				items = e
+				most := strings.Count(text[from:], "<"+name)
+				e.lines, e.at = slices.Grow(e.lines, most), slices.Grow(e.at, most)
+				for _, other := range elements {
+					other.read = strings.HasPrefix(e.path+"/", other.path+"/")
+				}
 			}
-			e.begin(line + before - 1)
-			e.at = append(e.at, span{uint32(from), 0}) // #nosec G115: a text has less than 2 GiB
+			if e.n++; e.read {
+				e.begin(line + before - 1)
+				e.at = append(e.at, span{uint32(from), 0}) // #nosec G115: a text has less than 2 GiB
+			}
 			for _, a := range t.Attr {
-				e.set(xmlName(a.Name), a.Value)
-				in.set(name+"@"+xmlName(a.Name), a.Value)
+				if e.read {
+					e.set(xmlName(a.Name), a.Value)
+				}
+				if in.read {
+					in.set(name+"@"+xmlName(a.Name), a.Value)
+				}
 			}
 			open = append(open, e)
 		case xml.CharData:
-			if said := strings.TrimSpace(string(t)); said != "" && len(open) > 1 {
-				in.set("#text", said)
-				open[len(open)-2].set(in.noun, said)
+			if outer := open[max(len(open)-2, 0)]; in.read || outer.read {
+				if said := strings.TrimSpace(string(t)); said != "" {
+					if in.read {
+						in.set("#text", said)
+					}
+					if outer.read {
+						outer.set(in.noun, said)
+					}
+				}
 			}
 		case xml.EndElement:
 			if len(open) == 1 || in.noun != xmlName(t.Name) {
 				return nil, nil, false
 			}
-			open = open[:len(open)-1]
-			in.at[len(in.at)-1].to = uint32(d.InputOffset()) // #nosec G115: a text has less than 2 GiB
+			if open = open[:len(open)-1]; in.read {
+				in.at[len(in.at)-1].to = uint32(d.InputOffset()) // #nosec G115: a text has less than 2 GiB
+			}
 		}
 	}
 }
 
 // around returns elements, or those around them of which each has some: an item may have several of the elements that
 // repeat first, such as the categories of an RSS feed.
-func around(e *xmlElements, of map[string]*xmlElements) *xmlElements {
+func around(e *xmlElements) *xmlElements {
 	for e != nil {
-		path := e.path[:max(strings.LastIndexByte(e.path, '/'), 0)]
-		outer := of[path]
-		if n := len(outer.lines); !strings.Contains(path, "/") || n < 2 || n*3 < len(e.lines) {
+		if outer := e.of; outer.of == nil || outer.of.of == nil || outer.n < 2 || outer.n*3 < e.n {
 			break
 		}
-		e = outer
+		e = e.of
 	}
 	return e
 }
