@@ -40,15 +40,6 @@ type record struct {
 	Moved   []entry `json:"moved,omitempty"` // the servers that import took out
 }
 
-// UnmarshalJSON also reads a name alone. It stood for an entry of the host's table in older records.
-func (e *entry) UnmarshalJSON(text []byte) error {
-	if bytes.HasPrefix(text, []byte(`"`)) {
-		*e = entry{""}
-		return json.Unmarshal(text, &(*e)[0])
-	}
-	return json.Unmarshal(text, (*[]string)(e))
-}
-
 // Connect returns the change that adds foldgate's entry to the file, and takes the entries out of
 // it that import has moved.
 func (h Host) Connect(file string, s Server, imported []Imported) (*Change, error) {
@@ -120,13 +111,8 @@ func (h Host) open(file string) (c *Change, rec *record, err error) {
 	if err := json.Unmarshal(text, rec); err != nil {
 		return nil, nil, fmt.Errorf("%s can't be read (%w); remove it, and restore %s from %s by hand", c.state(".json"), err, file, c.state(".bak"))
 	}
-	for i, m := range rec.Moved {
-		switch len(m) {
-		case 0:
-			return nil, nil, fmt.Errorf("%s names a server without a name; remove it, and restore %s from %s by hand", c.state(".json"), file, c.state(".bak"))
-		case 1:
-			rec.Moved[i] = append(slices.Clone(h.table()), m[0])
-		}
+	if slices.ContainsFunc(rec.Moved, func(m entry) bool { return len(m) < 2 }) {
+		return nil, nil, fmt.Errorf("%s names a server without a table or a name; remove it, and restore %s from %s by hand", c.state(".json"), file, c.state(".bak"))
 	}
 	return c, rec, nil
 }

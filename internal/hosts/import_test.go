@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -303,29 +302,6 @@ func TestCurrent(t *testing.T) {
 		if of(dir) != want {
 			t.Errorf("%s is the current project: %t", dir, of(dir))
 		}
-	}
-}
-
-// A record that an older foldgate wrote has names alone; its servers come back, too.
-func TestOldRecord(t *testing.T) {
-	home(t)
-	h := known(t, "claude-code")
-	file := put(t, []byte(`{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}`))
-	connect(t, h, file, started, "a", "b")
-	c, rec, err := h.open(file)
-	if err != nil || rec == nil {
-		t.Fatal(err)
-	}
-	old := regexp.MustCompile(`\[\s*"mcpServers",\s*("[ab]")\s*\]`).ReplaceAll(get(t, c.state(".json")), []byte("$1"))
-	if !bytes.Contains(old, []byte("\"a\",\n")) {
-		t.Fatalf("the record:\n%s", old)
-	}
-	for path, text := range map[string][]byte{c.state(".json"): old, file: append(get(t, file), '\n')} {
-		write(t, path, text)
-	}
-	disconnect(t, h, file)
-	if names, err := h.syntax.names(get(t, file), h.table()); err != nil || !slices.Equal(names, []string{"a", "b"}) {
-		t.Errorf("%v, %q came back", err, names)
 	}
 }
 
