@@ -95,8 +95,7 @@ func (s *Session) discover(ctx context.Context) (capabilities []byte, instructio
 	for _, srv := range servers {
 		if _, known := srv.InfoFor(s.listing()); !known {
 			wg.Go(func() {
-				began := srv.Connecting(s.listing())
-				waiting, cancel := context.WithDeadline(waiting, began.Add(wait))
+				waiting, cancel := context.WithDeadline(waiting, srv.State(s.listing()).Began.Add(wait))
 				defer cancel()
 				_, _ = srv.ConnectionUnlessDown(waiting, s.listing()) // srv.Status has the fault
 			})
@@ -198,7 +197,7 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 		}
 		told.Go(func() {
 			cn := srv.View(s.scope) // keeps the level for its next connection
-			if srv.IsOpen(s.scope) {
+			if srv.State(s.scope).Open {
 				cn, _ = srv.Connection(limit, s.scope)
 			}
 			if cn == nil {

@@ -554,12 +554,12 @@ func (s *Session) current(k catalog.Kind, name string) (catalog.Entry, bool) {
 
 // list returns one list of one server as the session sees it.
 func (s *Session) list(ctx context.Context, wait time.Duration, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	began := srv.Connecting(s.listing())
-	if wait > 0 && srv.IsOpen(s.listing()) {
+	now := srv.State(s.listing())
+	if wait > 0 && now.Open {
 		wait = max(wait, answerWait)
 	}
 	c := s.cacheOf(srv)
-	return c.get(ctx, k, began, wait, func() (*catalog.List, error) {
+	return c.get(ctx, k, now.Began, wait, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(s.rt.lifetime, fetchLimit)
 		defer cancel()
 		l, err := s.readList(ctx, srv, k, causes)
@@ -599,7 +599,7 @@ func (s *Session) readList(ctx context.Context, srv *upstream.Server, k catalog.
 			return nil, err
 		}
 	}
-	list := &catalog.List{Connection: srv.Number(scope)}
+	list := &catalog.List{Connection: srv.State(scope).Number}
 	if srv.Capability(k.Capability()) == nil {
 		return list, nil
 	}

@@ -269,7 +269,7 @@ func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session
 		s.announce(method)
 	} else {
 		for _, other := range rt.Sessions(g.Principal) { // the connections of their groups may not be open
-			if other.scope.Own == nil || srv.SharesConnections() || !srv.IsOpen(other.scope) { // the others are told over their own
+			if other.scope.Own == nil || srv.SharesConnections() || !srv.State(other.scope).Open { // the others are told over their own
 				other.announce(method)
 			}
 		}

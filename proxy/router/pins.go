@@ -206,7 +206,7 @@ func (r *request) checkDefinition(ctx context.Context, c *interceptor.Call, srv 
 func (s *Session) listOver(ctx context.Context, srv *upstream.Server, k catalog.Kind) (l *catalog.List, err error) {
 	const attempts = 3 // a list that is being read may be from a connection that has just ended
 	for range attempts {
-		number := srv.Number(s.scope)
+		number := srv.State(s.scope).Number
 		c := s.cacheOf(srv)
 		if l = c.fresh(k); l != nil && l.Connection == number {
 			return l, nil

@@ -47,21 +47,23 @@ type reconnector struct {
 // opened counts the connections of the process.
 var opened atomic.Uint64
 
-// Number returns the number of the last connection of a scope, which no other connection of the process has; 0 if
-// there was none.
-func (s *Server) Number(scope Scope) uint64 {
-	r := s.reconnector(scope)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.number
+// State is what is known of the connection of a scope.
+type State struct {
+	Open   bool
+	Number uint64    // of the last connection, which no other one of the process has; 0 if there was none
+	Began  time.Time // when the running attempt to open it began; now if none runs
 }
 
-// IsOpen reports whether the connection of a scope is open. That is no use of it.
-func (s *Server) IsOpen(scope Scope) bool {
+// State returns the state of the connection of a scope. To ask is no use of the connection.
+func (s *Server) State(scope Scope) State {
 	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.open()
+	st := State{r.open(), r.number, time.Now()}
+	if r.trying != nil {
+		st.Began = r.began
+	}
+	return st
 }
 
 // said returns what the server said of itself over the last connection.
@@ -165,17 +167,6 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 			return nil, fmt.Errorf("upstream %s: %w", name, err)
 		}
 	}
-}
-
-// Connecting returns the start of the running attempt to open the connection of a scope, or now if none runs.
-func (s *Server) Connecting(scope Scope) (began time.Time) {
-	r := s.reconnector(scope)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.trying == nil {
-		return time.Now()
-	}
-	return r.began
 }
 
 // down returns why the last attempt failed, nil if it did not. It starts the next attempt if that is due.

@@ -216,7 +216,7 @@ func (r *resting) retire() bool            { return true }
 func TestAskedConnectionIsNotIdle(t *testing.T) {
 	for name, ask := range map[string]func(*Server){
 		"asked for":    func(s *Server) { s.ConnectionIfOpen(Scope{}) },
-		"looked after": func(s *Server) { s.IsOpen(Scope{}) },
+		"looked after": func(s *Server) { s.State(Scope{}) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := &resting{lossy: &lossy{lost: make(chan struct{})}, since: time.Now()}
@@ -304,7 +304,7 @@ func TestKeptGroups(t *testing.T) {
 	}
 	live := func() (all string) {
 		for name, scope := range map[string]Scope{"ann": ann, "ben": ben, "everyone": everyone} {
-			if up.IsOpen(scope) {
+			if up.State(scope).Open {
 				all += name + " "
 			}
 		}
