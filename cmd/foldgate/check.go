@@ -34,64 +34,7 @@ checked with --as; one that takes the caller's own token is not. It changes
 nothing, and makes no state directory; in one that there is, it makes a file of 1
 byte and removes it.`,
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice\n  foldgate check --as corp:ann --scopes db:read",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Find(a.config)
-			if err != nil {
-				return err
-			}
-			id, note, err := as.identity(cfg)
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.DiscardHandler)
-			if a.verbose || a.logFile != "" {
-				l, done, err := a.logger(cmd.ErrOrStderr())
-				if err != nil {
-					return err
-				}
-				defer done()
-				log = l
-			}
-			a.showProgress(cmd, cmd.CommandPath())
-			report, err := proxy.Check(cmd.Context(), cfg, id, wait, log)
-			if cmd.Context().Err() != nil { // the servers that it did not wait for have not failed
-				return errInterrupted
-			}
-			if err != nil {
-				return err
-			}
-			printReport(cmd.OutOrStdout(), cfg, report)
-			if note != "" {
-				render.Printf(cmd.OutOrStdout(), "note: %s\n", note)
-			}
-			found := warnings(cfg)
-			info, dir, fault := stateDir(cfg.StatePath())
-			if fault.Text == "" && dir == cfg.StatePath() && ownedByMe(info) {
-				fault = unwritable(dir, info)
-			}
-			if fault.Text != "" {
-				found = append(found, finding{levelWarn, fault.Topic, "state_dir: " + fault.Text + "; " + fault.Remedy, fault.Remedy})
-			}
-			for _, f := range found {
-				render.Printf(cmd.OutOrStdout(), "warning: %s\n", f.Text)
-			}
-			printFailed(cmd.OutOrStdout(), cfg, report)
-			hint := "; -v shows what their programs print"
-			if a.verbose {
-				hint = ""
-			}
-			switch failed := report.Failed(); {
-			case failed > 0:
-				return fmt.Errorf("%d of %s can't be reached%s", failed, count(len(report.Upstreams), "upstream"), hint)
-			case report.Store != nil:
-				return fmt.Errorf("the store of the limits, store.url, can't be used: %w\n%s", report.Store, storeRemedy(cfg))
-			case len(report.Clashes) > 0:
-				return fmt.Errorf("%s offered by two upstreams", count(len(report.Clashes), "name"))
-			case len(report.Unmatched) > 0:
-				return fmt.Errorf("%s of workflows with a tool that there is not", count(len(report.Unmatched), "rule"))
-			}
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.check(cmd, as, wait) },
 	}
 	cmd.Flags().StringVar(&as.principal, "as", "", "show only what this principal sees, and by which rule of the policy")
 	cmd.Flags().StringVar(&as.team, "team", "", "with --as: the team in the caller's token, instead of that in the configuration")
@@ -99,6 +42,70 @@ byte and removes it.`,
 	cmd.Flags().StringSliceVar(&as.scopes, "scopes", nil, "with --as: the scopes in the caller's token, as well")
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the next upstream")
 	return cmd
+}
+
+// check checks the configuration as a caller sees it, and prints what it finds.
+func (a *app) check(cmd *cobra.Command, as caller, wait time.Duration) error {
+	cfg, err := config.Find(a.config)
+	if err != nil {
+		return err
+	}
+	id, note, err := as.identity(cfg)
+	if err != nil {
+		return err
+	}
+	log, hint := slog.New(slog.DiscardHandler), "; -v shows what their programs print"
+	if a.verbose || a.logFile != "" {
+		l, done, err := a.logger(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		defer done()
+		log = l
+	}
+	if a.verbose {
+		hint = ""
+	}
+	a.showProgress(cmd, cmd.CommandPath())
+	report, err := proxy.Check(cmd.Context(), cfg, id, wait, log)
+	if cmd.Context().Err() != nil { // the servers that it did not wait for have not failed
+		return errInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	printReport(out, cfg, report)
+	if note != "" {
+		render.Printf(out, "note: %s\n", note)
+	}
+	for _, f := range append(warnings(cfg), stateWarning(cfg)...) {
+		render.Printf(out, "warning: %s\n", f.Text)
+	}
+	printFailed(out, cfg, report)
+	switch failed := report.Failed(); {
+	case failed > 0:
+		return fmt.Errorf("%d of %s can't be reached%s", failed, count(len(report.Upstreams), "upstream"), hint)
+	case report.Store != nil:
+		return fmt.Errorf("the store of the limits, store.url, can't be used: %w\n%s", report.Store, storeRemedy(cfg))
+	case len(report.Clashes) > 0:
+		return fmt.Errorf("%s offered by two upstreams", count(len(report.Clashes), "name"))
+	case len(report.Unmatched) > 0:
+		return fmt.Errorf("%s of workflows with a tool that there is not", count(len(report.Unmatched), "rule"))
+	}
+	return nil
+}
+
+// stateWarning returns why the state directory can't be used, nil if it can.
+func stateWarning(cfg config.Config) []finding {
+	info, dir, fault := stateDir(cfg.StatePath())
+	if fault.Text == "" && dir == cfg.StatePath() && ownedByMe(info) {
+		fault = unwritable(dir, info)
+	}
+	if fault.Text == "" {
+		return nil
+	}
+	return []finding{{levelWarn, fault.Topic, "state_dir: " + fault.Text + "; " + fault.Remedy, fault.Remedy}}
 }
 
 // caller is the caller that flags name, as whom check looks.
