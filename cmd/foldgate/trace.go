@@ -462,57 +462,27 @@ func (e *erasure) report(w io.Writer, done bool) {
 	}
 }
 
-// assignAnchors gives each anchor to the journal that has it: a hash is in one only. missing has a sentence for each
-// that is in none. A single journal gets all, so that its report says what it has instead.
-func assignAnchors(ctx context.Context, dirs []string, anchors []trace.Anchor) (held [][]trace.Anchor, missing []string, err error) {
-	held = make([][]trace.Anchor, len(dirs))
-	if len(dirs) == 1 {
-		held[0] = anchors
-		return held, nil, nil
-	}
-next:
-	for _, a := range anchors {
-		for i, dir := range dirs {
-			for r, err := range query.Scan(ctx, dir, query.Filter{Journal: true, Seq: trace.Range{a.Seq, a.Seq}}) {
-				if err != nil {
-					return nil, nil, err
-				}
-				if r.Hash == a.Hash {
-					held[i] = append(held[i], a)
-					continue next
-				}
-			}
-		}
-		missing = append(missing, fmt.Sprintf("record %d with %s, which you hold, is in none of the journals", a.Seq, a.Hash))
-	}
-	return held, missing, nil
-}
-
 // verifyJournals checks the journals, prints a report on each, and returns the number of faults.
 func (t *traceFlags) verifyJournals(cmd *cobra.Command, anchors []trace.Anchor, secrets bool) (faults int, err error) {
 	dirs, err := t.journals()
 	if err != nil {
 		return 0, err
 	}
-	held, missing, err := assignAnchors(cmd.Context(), dirs, anchors)
-	if err != nil {
-		return 0, err
-	}
-	var opts trace.VerifyOptions
+	// The report on a single journal says what it has instead of an anchor.
+	opts := trace.VerifyOptions{Anchors: anchors, Several: len(dirs) > 1}
 	if secrets {
 		if opts.Detect, err = t.detector(cmd.Context()); err != nil {
 			return 0, err
 		}
 	}
-	out := cmd.OutOrStdout()
-	for i, dir := range dirs {
-		opts.Anchors = held[i]
+	out, held := cmd.OutOrStdout(), []trace.Anchor{}
+	for _, dir := range dirs {
 		t.app.showProgress(cmd, cmd.CommandPath()+" "+dir)
 		report, err := query.Verify(cmd.Context(), dir, opts)
 		if err != nil {
 			return 0, err
 		}
-		faults += report.Total
+		faults, held = faults+report.Total, append(held, report.Held...)
 		switch {
 		case t.json:
 			err = writeJSON(out, report)
@@ -525,9 +495,15 @@ func (t *traceFlags) verifyJournals(cmd *cobra.Command, anchors []trace.Anchor, 
 			return 0, err
 		}
 	}
+	var missing []string
+	for _, a := range anchors {
+		if opts.Several && !slices.Contains(held, a) {
+			missing = append(missing, fmt.Sprintf("record %d with %s, which you hold, is in none of the journals", a.Seq, a.Hash))
+		}
+	}
 	faults += len(missing)
 	switch {
-	case !t.json && len(dirs) > 1: // the report on a single journal has its missing anchors
+	case !t.json && opts.Several:
 		printVerdict(out, len(dirs), missing, faults)
 	case t.json && len(missing) > 0:
 		err = writeJSON(out, map[string]any{"missing_anchors": missing})

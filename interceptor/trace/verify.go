@@ -15,6 +15,8 @@ import (
 type VerifyOptions struct {
 	// Anchors are records that must be there with their hash, such as heads that were copied elsewhere.
 	Anchors []Anchor
+	// Several means that each of Anchors is in one of several journals: it is no fault if it is not in this one.
+	Several bool
 	Detect  func(line []byte) []string // returns the rules that find a secret in a line; may be nil
 	// Each, if set, is called when the reading begins, and again if it begins anew because segments
 	// were removed or begun. The function that it returns gets every record, with its segment, and the
@@ -265,7 +267,7 @@ func (v *verifier) checkAnchors(r *Record, actual string) {
 		}
 	}
 	for _, a := range v.opt.Anchors {
-		if r.Seq != a.Seq {
+		if r.Seq != a.Seq || v.opt.Several && r.Hash != a.Hash {
 			continue
 		}
 		v.copied[a] = true
@@ -314,7 +316,9 @@ func (v *verifier) checkEnd() {
 		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", v.unannounced)
 	}
 	for _, a := range v.opt.Anchors {
-		if !v.copied[a] {
+		if v.copied[a] {
+			v.report.Held = append(v.report.Held, a)
+		} else if !v.opt.Several {
 			v.fault(FaultAnchor, "record %d, which you hold, is not there: the journal has %d to %d", a.Seq, v.report.First.Seq, v.report.Last.Seq)
 		}
 	}
@@ -328,6 +332,8 @@ type Report struct {
 	Erased  uint64 `json:"erased"` // records with an erased payload
 	First   Anchor `json:"first"`  // the oldest record there is
 	Last    Anchor `json:"last"`
+	// Held are those of [VerifyOptions.Anchors] whose records are there.
+	Held []Anchor `json:"-"`
 	// Faults are in the order of the journal, at most 100; Total counts all.
 	Faults []Fault `json:"faults,omitempty"`
 	Total  int     `json:"faults_total"`

@@ -295,6 +295,11 @@ func TestVerifyAgainstACopiedHead(t *testing.T) {
 		if err != nil || r.OK() != c.ok {
 			t.Errorf("anchor %+v: ok %v, %v, want %v", c.anchor, r.OK(), err, c.ok)
 		}
+		// Of several journals one has it.
+		r, err = Verify(t.Context(), dir, VerifyOptions{Anchors: []Anchor{c.anchor}, Several: true})
+		if err != nil || !r.OK() || slices.Contains(r.Held, c.anchor) != c.ok {
+			t.Errorf("anchor %+v among several journals: held %v, ok %v, %v, want %v", c.anchor, r.Held, r.OK(), err, c.ok)
+		}
 	}
 }
 
