@@ -11,6 +11,9 @@ import (
 // Match reports whether a glob matches a name. A name is not a path: * matches a slash too. Otherwise a
 // server that names a tool "files/delete" could evade deny: ["*delete"].
 func Match(glob, name string) bool {
+	if strings.Count(glob, "*") > 2 { // at the end of a name, doublestar's three stars want a character
+		glob, name = glob+"\x01", name+"\x01"
+	}
 	ok, _ := doublestar.Match(slashless.Replace(glob), slashless.Replace(name))
 	return ok
 }

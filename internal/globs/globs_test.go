@@ -12,6 +12,14 @@ func TestMatch(t *testing.T) {
 		{"a?b", "a/b", true},
 		{"{read,list}_*", "list_all", true},
 		{"read", "reader", false},
+		{"delete***", "delete", true},
+		{"***", "", true},
+		{"a*{*,x}*", "a", true},
+		{"{delete**,drop}*", "delete", true},
+		{"*****_x", "a/b_x", true},
+		{`a\***`, "a*", true},
+		{`a\***`, "ab", false},
+		{`a\****`, "a*", true},
 		{"a[", "a[", false},
 	} {
 		if got := Match(c.glob, c.name); got != c.want {
