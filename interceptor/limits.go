@@ -47,7 +47,7 @@ func (l *Limits) useOf(c *Call) limits.Use {
 	return l.Reading(u, c.Outcome.Read)
 }
 
-// Reading returns a use of what reads a stored result, nil for none: it is also one of the tools that made it.
+// Reading adds to a use the tools that made the stored result that a call reads; read is nil if it reads none.
 func (l *Limits) Reading(u limits.Use, read *trace.Read) limits.Use {
 	for _, t := range read.Makers() {
 		u = u.MadeBy(t.Server, l.shown(t.Server, t.Tool))

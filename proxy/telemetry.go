@@ -35,22 +35,21 @@ func (g *Gateway) watchState() error {
 		return nil
 	}
 	m := g.Meters.Meter("github.com/foldgate/foldgate")
-	sessions, err1 := m.Int64ObservableGauge("foldgate.sessions.active", metric.WithUnit("{session}"),
-		metric.WithDescription("Host sessions that are open. The modern era has none on HTTP."))
-	up, err2 := m.Int64ObservableGauge("foldgate.upstream.up", metric.WithUnit("{upstream}"),
-		metric.WithDescription("0 for an upstream that could not be reached, 1 for one that could; none for one not yet tried."))
-	journal, err3 := m.Int64ObservableGauge("foldgate.trace.failing", metric.WithUnit("{journal}"),
-		metric.WithDescription("1 while the trace can't be written."))
-	faulty, err4 := m.Int64ObservableGauge("foldgate.config.faulty", metric.WithUnit("{configuration}"),
-		metric.WithDescription("1 while the configuration file can't be used, and the configuration of before stays in force."))
-	counting, err5 := m.Int64ObservableGauge("foldgate.limits.failing", metric.WithUnit("{store}"),
-		metric.WithDescription("1 while the store of the limits can't be reached."))
-	known, err6 := m.Int64ObservableGauge("foldgate.replicas", metric.WithUnit("{replica}"),
-		metric.WithDescription("Replicas as this one knows them, by state: up, draining, stopped, down."))
-	forwarded, err7 := m.Int64ObservableCounter("foldgate.replicas.forwarded", metric.WithUnit("{request}"),
+	var faults []error
+	gauge := func(name, unit, description string) metric.Int64ObservableGauge {
+		in, err := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+		faults = append(faults, err)
+		return in
+	}
+	sessions := gauge("foldgate.sessions.active", "{session}", "Host sessions that are open. The modern era has none on HTTP.")
+	up := gauge("foldgate.upstream.up", "{upstream}", "0 for an upstream that could not be reached, 1 for one that could; none for one not yet tried.")
+	journal := gauge("foldgate.trace.failing", "{journal}", "1 while the trace can't be written.")
+	faulty := gauge("foldgate.config.faulty", "{configuration}", "1 while the configuration file can't be used, and the configuration of before stays in force.")
+	counting := gauge("foldgate.limits.failing", "{store}", "1 while the store of the limits can't be reached.")
+	known := gauge("foldgate.replicas", "{replica}", "Replicas as this one knows them, by state: up, draining, stopped, down.")
+	forwarded, err := m.Int64ObservableCounter("foldgate.replicas.forwarded", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests that were passed on to the replica that owns them. Those that failed found it down, or it went away."))
-	err := errors.Join(err1, err2, err3, err4, err5, err6, err7)
-	if err == nil {
+	if err = errors.Join(append(faults, err)...); err == nil {
 		_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 			o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
 			for _, srv := range g.settings.Load().Servers {

@@ -113,8 +113,8 @@ type request struct {
 // OpenSQLite opens or creates a store in a file, in a directory that it creates for its owner only.
 // Processes of one machine can share it. Operations survive the death of a process. A power failure
 // can lose the newest ones. If the file is removed or replaced while it is open, the store counts on
-// with what is there, and says so in the log. Counts are deleted once they are old by the clock of the machine and by
-// steady, which does not jump; nil is the former.
+// with what is there, and says so in the log. Counts are deleted once they are old by two clocks: that of the machine,
+// and steady, which does not jump. nil stands for the clock of the machine.
 func OpenSQLite(path string, log *slog.Logger, steady func() time.Time) (Store, error) {
 	return openSQLite(path, log, time.Now, steady)
 }

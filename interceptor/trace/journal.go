@@ -45,7 +45,7 @@ type Options struct {
 	RotateBytes int64
 	RetainFiles int // the segments that are kept, with the one being written; 0 keeps all
 	// RetainAge is the age at which a record may go; 0 keeps all. A segment goes once its last record is
-	// older. So that it ends, a new one begins after a day, or after RetainAge if that is less.
+	// older. With RetainAge, a segment ends after a day at the latest, or after RetainAge if that is less.
 	RetainAge time.Duration
 	Now       func() time.Time // the clock; nil is time.Now
 	// Steady is a clock for RetainAge that does not jump, as Now may; nil is Now.

@@ -67,7 +67,7 @@ type Options struct {
 	LoginTold func(auth.Event)
 }
 
-// Owner hears of the connections that are held for it.
+// Owner is for whom connections are held: a host session, or a group that shares them.
 type Owner interface {
 	// Unsolicited takes a message of s on c that belongs to no request. It is called from a reader,
 	// in order, and must not block.
@@ -384,7 +384,7 @@ var ErrNoAnswer = errors.New("no answer")
 // StartsAtOnce returns how many processes may start at once; the others wait for them.
 func (t *Set) StartsAtOnce() int { return cap(t.starts) }
 
-// Patience gives later attempts to connect d, if connect_seconds is less.
+// Patience sets the least time that later attempts to connect have. connect_seconds can give them more.
 func (t *Set) Patience(d time.Duration) { t.patience.Store(int64(d)) }
 
 // defaultConnect bounds one attempt to connect if connect_seconds is not set.

@@ -11,10 +11,10 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// Export writes the records that f selects in the journal in dir to w, with their proof: from the first of
-// them on all records up to the end of the journal, those that are not selected without payload and salt.
-// Each is a line as in the journal. The hash of each covers the hash of the one before, so who has a
-// later head can check that none was changed: see [trace.Anchor]. It writes nothing if f selects nothing.
+// Export writes the records that f selects in the journal in dir to w, with their proof. It writes all records
+// from the first selected one to the end of the journal, as lines of the journal. Those that are not selected
+// have no payload and no salt. The hash of each covers the hash of the one before: with a later head
+// ([trace.Anchor]) a reader can check that none was changed. If f selects nothing, Export writes nothing.
 func Export(ctx context.Context, w io.Writer, dir string, f Filter) error {
 	next, stop := iter.Pull2(Select(ctx, dir, f))
 	defer stop()

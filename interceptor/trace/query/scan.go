@@ -35,9 +35,9 @@ func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, er
 	})
 }
 
-// Recent is [Scan] for records near the end of a long journal: it passes over
-// the segments that are followed by one that begins before f.Since. If the clock
-// was set back, it misses records that were written shortly before.
+// Recent is [Scan] for records near the end of a long journal: it skips a segment
+// if the next one begins before f.Since. If the clock was set back, it can miss
+// records from shortly before that.
 func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
 		return (&scanner{dir: dir, filter: f, since: f.Since}).scan(ctx, yield)
