@@ -52,7 +52,7 @@ func TestChain(t *testing.T) {
 }
 
 // A call passes the layers in this order: the stack of the handler behind them shows it, whatever
-// names they have. Each layer relies on the ones around it, as Engine.Chain says.
+// names they have. Each layer relies on the ones around it, as newChain of proxy/engine says.
 func TestOrderOfTheLayers(t *testing.T) {
 	cfg := flowConfig(nil) // else there is no layer for workflows
 	cfg.StateDir = t.TempDir()
@@ -77,7 +77,7 @@ func TestOrderOfTheLayers(t *testing.T) {
 		slices.Reverse(inward)
 		return &interceptor.Result{Body: []byte(`{}`)}, nil
 	}
-	if _, err := g.router.Chain(t.Context(), &interceptor.Call{Target: interceptor.Target{Method: "ping"}}, end); err != nil {
+	if _, err := g.Chain(t.Context(), &interceptor.Call{Target: interceptor.Target{Method: "ping"}}, end); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"NewChain", "savings", "Trace", "Recover", "CheckBranch", "Meter", "Fold", "Layer", "Scrub", "NewChain", t.Name()}
@@ -144,7 +144,7 @@ func TestWhatRunsDownTheChain(t *testing.T) {
 		t.Errorf("the log level was restored %d times", len(restored))
 	}
 	r.tool("branch_run", `{"steps":[{"tool":"up__read"}]}`)
-	r.g.Tools.SetModels(func(config.LLM) runner.Model { return sayingModel{} }, r.g.router.Chain)
+	r.g.Tools.SetModels(func(config.LLM) runner.Model { return sayingModel{} }, r.g.Chain)
 	cfg := &r.g.settings.Load().Config
 	cfg.LLM.API, cfg.Folding.Memory.Tool = config.APIOpenAI, "up__read"
 	if said := r.tool("branch_create", `{"description":"look","run":true}`); !strings.Contains(said, "seen") {

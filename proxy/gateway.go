@@ -161,10 +161,10 @@ func (g *Gateway) openParts() error {
 	g.settings.Load().Servers = g.servers.Servers(g.Start, nil)
 	g.pins = pins.Open(g.Start.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
-		Engine: g.Engine, Chain: g.Chain(), Settings: func() *router.Settings { return &g.settings.Load().Settings }, Pins: g.pins, Connections: g.servers,
+		Engine: g.Engine, Settings: func() *router.Settings { return &g.settings.Load().Settings }, Pins: g.pins, Connections: g.servers,
 	})
 	g.servers.Shared = g.router.Shared
-	g.Tools.SetModels(llm.Open, g.router.Chain)
+	g.Tools.SetModels(llm.Open, g.Chain)
 	return g.watchState()
 }
 

@@ -66,7 +66,6 @@ type Foldgate struct {
 	opts   Options
 	cfg    config.Config
 	engine *engine.Engine
-	chain  interceptor.Chain
 	limits *interceptor.Limits // nil for none
 	rules  *catalog.Rules
 	tools  []mcp.Tool // foldgate's own that the features in use need
@@ -128,7 +127,7 @@ func New(o Options) (*Foldgate, error) {
 		return nil, err
 	}
 	f.engine.Started()
-	f.chain, f.close = f.engine.Chain(), sync.OnceValue(f.closeState)
+	f.close = sync.OnceValue(f.closeState)
 	go f.engine.Counter.Count("warm") // loading the vocabulary takes a while: the first call should not wait for it
 	return f, nil
 }

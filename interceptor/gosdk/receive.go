@@ -78,7 +78,7 @@ func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			return r.notification(method, params)
 		}
 		r.call = r.newCall(method, params)
-		res, err := f.chain(ctx, r.call, r.route())
+		res, err := f.engine.Chain(ctx, r.call, r.route())
 		return r.reply(res, err)
 	}
 }

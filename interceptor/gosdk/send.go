@@ -123,7 +123,7 @@ func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result,
 		c.Attribution.Branch = why.Attribution.Branch
 	}
 	r := &request{f: f, s: o.s, ctx: ctx, call: c}
-	res, err := f.chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	res, err := f.engine.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		req := o.req
 		if !bytes.Equal(c.Target.Forward, params) {
 			var err error

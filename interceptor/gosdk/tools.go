@@ -134,10 +134,10 @@ func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*intercept
 	}
 	if err != nil {
 		c.Target.Metered = false
-		return f.chain(ctx, c, func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
+		return f.engine.Chain(ctx, c, func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
 	}
 	c.Target.Server, c.Target.To = f.opts.Server, trace.UpstreamName(f.opts.Server)
 	child := &request{f: f, s: r.s, ss: r.ss, next: r.next, ctx: ctx, call: c}
 	child.req = &mcp.CallToolRequest{Session: r.ss, Params: &mcp.CallToolParamsRaw{Name: name, Arguments: c.Target.Arguments}, Extra: r.req.GetExtra()}
-	return f.chain(ctx, c, child.askServer)
+	return f.engine.Chain(ctx, c, child.askServer)
 }

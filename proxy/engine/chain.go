@@ -20,9 +20,9 @@ func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
 	e.Workflows.Locate(ctx, c)
 }
 
-// Chain writes the order of the layers, outermost first. The order is a security property and
+// newChain writes the order of the layers, outermost first. The order is a security property and
 // can't be configured. Around them stand savings and telemetry, which decide nothing.
-func (e *Engine) Chain() interceptor.Chain {
+func (e *Engine) newChain() interceptor.Chain {
 	layers := e.observed(
 		namedLayer{"trace", e.optional(Trace, interceptor.Trace(e.Recorder))},                                     // a record before the call is charged or sent, and one after whatever happened
 		namedLayer{"recover", interceptor.Recover(e.Log)},                                                         // inside Trace, so that a panic is recorded as an error

@@ -84,6 +84,7 @@ type Engine struct {
 	Branches   *folding.Manager
 	Workflows  *interceptor.Workflows // nil without workflows
 	Tools      *tools.Tools
+	Chain      interceptor.Chain   // of the layers
 	limitStore limits.Store        // nil as long as there are no limits
 	reserves   *limits.ReserveFile // of this process; likewise
 	lostSteps  []string            // steps of workflows that a process left when it died
@@ -96,6 +97,7 @@ func Open(lifetime context.Context, o Options) (*Engine, error) {
 	if err := e.open(lifetime); err != nil {
 		return nil, errors.Join(err, e.Abandon(lifetime))
 	}
+	e.Chain = e.newChain()
 	return e, nil
 }
 

@@ -29,8 +29,7 @@ import (
 
 // Options configure a Router. All fields are required.
 type Options struct {
-	*engine.Engine                   // below the router, which does not close it
-	Chain          interceptor.Chain // of the engine
+	*engine.Engine // below the router, which does not close it
 	// Settings returns the settings in force. Who needs several of them calls it once.
 	Settings    func() *Settings
 	Pins        *pins.Store
