@@ -7,10 +7,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
-	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/replicas"
 )
@@ -20,14 +18,10 @@ type Option func(*Gateway, *engine.Options)
 
 // WithTelemetry sends spans and metrics to the providers, either of which may be nil. They are for
 // this gateway alone and must outlive it: the last spans end with [Gateway.Close], and its state is
-// read until the meters are shut down.
+// read until the meters are shut down. traces needs [interceptor.SpanIDs].
 func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider) Option {
 	return func(_ *Gateway, o *engine.Options) { o.Traces, o.Meters = traces, meters }
 }
-
-// SpanIDs returns the id generator that the provider of traces must have, so that spans carry the
-// ids that `foldgate trace --format otlp` gives them.
-func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs{} }
 
 // watchState makes the metrics of the gateway's state: sessions, upstreams, the journal.
 func (g *Gateway) watchState() error {

@@ -40,7 +40,7 @@ type sink struct {
 func newSink() *sink {
 	l := &sink{spans: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
 	l.option = WithTelemetry(
-		sdktrace.NewTracerProvider(sdktrace.WithSyncer(l.spans), sdktrace.WithIDGenerator(SpanIDs())),
+		sdktrace.NewTracerProvider(sdktrace.WithSyncer(l.spans), sdktrace.WithIDGenerator(interceptor.SpanIDs{})),
 		sdkmetric.NewMeterProvider(sdkmetric.WithReader(l.reader)))
 	return l
 }

@@ -28,6 +28,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace/export"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy"
@@ -49,7 +50,7 @@ func startTelemetry(ctx context.Context, self func() *resource.Resource, console
 		func() (sdktrace.SpanExporter, error) { return stdouttrace.New(stdouttrace.WithWriter(console)) },
 		func() (sdktrace.SpanExporter, error) { return autoexport.NewSpanExporter(ctx) },
 	); ok {
-		p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(proxy.SpanIDs()), sdktrace.WithResource(self()))
+		p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(interceptor.SpanIDs{}), sdktrace.WithResource(self()))
 		tracers, ends = p, append(ends, p.Shutdown)
 	}
 	if reader, ok := exporterOf("METRICS", "metrics", log,
