@@ -1,8 +1,6 @@
 package gosdk
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -115,21 +113,17 @@ func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*intercept
 	if err != nil {
 		return nil, err
 	}
-	if e.TakesBranchID {
-		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
-	}
-	params := append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, name))...), `,"arguments":`...)
-	c.Target.Params = append(append(params, bytes.Clone(c.Target.Arguments)...), '}')
-	c.Target.Forward, c.Target.To = c.Target.Params, "foldgate"
+	c.Target.Arguments, c.Target.Params = e.BatchParams(name, c.Target.Arguments)
+	c.Target.To, c.Target.Forward = "foldgate", c.Target.Params
 	denied := func(reason, code string, status int, format string) error {
 		return &interceptor.Refusal{Reason: reason, Code: code, Status: status, Message: fmt.Sprintf(format, f.engine.Boundary.Text(name))}
 	}
-	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
+	switch {
 	case e.Raw == nil:
 		err = denied(trace.ReasonInvalid, "unknown_tool", 404, "Unknown tool: %s (call tools/list for the tools there are)")
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", 403, "%s can't be part of a batch")
-	case string(readOnly) != "true" && !f.cfg.Batch.Allows(name):
+	case !e.ReadOnly() && !f.cfg.Batch.Allows(name):
 		err = denied(trace.ReasonPolicy, "not_allowed", 403, "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	}
 	if err != nil {

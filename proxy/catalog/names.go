@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -63,4 +64,20 @@ func (e Entry) TakeBranchID(arguments json.RawMessage) (rest json.RawMessage, id
 		return arguments, "", true, fmt.Errorf("arguments.branch_id is %.200s; it must be a string from branch_create", raw)
 	}
 	return rawjson.Delete(arguments, branchIDArgument), id, true, nil
+}
+
+// ReadOnly reports whether a tool says that it only reads.
+func (e Entry) ReadOnly() bool {
+	hint, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint")
+	return string(hint) == "true"
+}
+
+// BatchParams returns the arguments of a call in a batch without a branch_id, since the branch of the batch pays, and
+// the params of the call. called is its tool; e is zero if there is no such tool.
+func (e Entry) BatchParams(called string, arguments json.RawMessage) (rest, params json.RawMessage) {
+	if rest = arguments; e.TakesBranchID {
+		rest = rawjson.Delete(rest, branchIDArgument)
+	}
+	params = append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, called))...), `,"arguments":`...)
+	return rest, append(append(params, rest...), '}')
 }

@@ -1,15 +1,12 @@
 package router
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -34,17 +31,11 @@ func (r *request) Callable(ctx context.Context) (definitions []json.RawMessage) 
 	merged, _ := r.s.Catalog(ctx, listWait, catalog.Tools, []string{r.call.Outcome.Record})
 	seen := merged.For(r.call.Origin.Identity)
 	for _, shown := range seen.Order {
-		if e, _ := seen.Lookup(shown); e.Server != "" && (readOnly(e) || rt.Settings().Config.Batch.Allows(shown)) {
+		if e, _ := seen.Lookup(shown); e.Server != "" && (e.ReadOnly() || rt.Settings().Config.Batch.Allows(shown)) {
 			definitions = append(definitions, e.Readable())
 		}
 	}
 	return definitions
-}
-
-// readOnly reports whether a tool says that it only reads.
-func readOnly(e catalog.Entry) bool {
-	hint, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint")
-	return string(hint) == "true"
 }
 
 // CallTool implements [tools.Requester]: it runs one call of a batch, or of a branch that runs by itself, down
@@ -54,11 +45,7 @@ func readOnly(e catalog.Entry) bool {
 func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	rt, name := r.s.rt, c.Target.Name
 	e, ok := r.s.findTool(ctx, name)
-	if e.TakesBranchID {
-		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
-	}
-	params := append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, name))...), `,"arguments":`...)
-	c.Target.Params = append(append(params, slices.Clone(c.Target.Arguments)...), '}')
+	c.Target.Arguments, c.Target.Params = e.BatchParams(name, c.Target.Arguments)
 	c.Target.To, c.Target.Forward = "foldgate", c.Target.Params
 	child := &request{
 		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: r.Emit},
@@ -82,7 +69,7 @@ func (r *request) CallTool(ctx context.Context, c *interceptor.Call) (*intercept
 		rt.Tools.Attribute(child.lifetime, c)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
-	case !readOnly(e) && c.Origin.Direction != interceptor.Internal && !st.Config.Batch.Allows(name): // hosts ask their user about each tool, which a batch must not get around
+	case !e.ReadOnly() && c.Origin.Direction != interceptor.Internal && !st.Config.Batch.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:
