@@ -39,8 +39,8 @@ vet:
 
 # No code depends on the architecture. The check misses faults within functions of dependencies, and those that a linker
 # finds: make release-check builds for all six platforms, which compiles the dependencies for each, three minutes a platform.
-platforms: ## types and imports are right for Windows and macOS, too
-	@$(GO) run -tags e2e ./test/platforms windows/amd64 darwin/arm64
+platforms: ## types and imports are right for Windows, macOS and the BSDs, too
+	@$(GO) run -tags e2e ./test/platforms windows/amd64 darwin/arm64 freebsd/amd64 openbsd/amd64 netbsd/amd64
 
 lint:
 	@echo "== staticcheck"

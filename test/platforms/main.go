@@ -17,10 +17,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-const (
-	module  = "github.com/foldgate/foldgate"
-	command = "./cmd/foldgate"
-)
+const module = "github.com/foldgate/foldgate"
 
 func main() {
 	if len(os.Args) < 2 {
@@ -44,7 +41,7 @@ func main() {
 	}
 }
 
-// check returns the faults in the packages that the command consists of. Of dependencies it checks all but the bodies
+// check returns the faults in the packages of the module, without their tests. Of dependencies it checks all but the bodies
 // of functions.
 func check(platform string) (faults []error, err error) {
 	system, processor, ok := strings.Cut(platform, "/")
@@ -65,7 +62,7 @@ func check(platform string) (faults []error, err error) {
 			}
 			return f, err
 		},
-	}, command)
+	}, "./...")
 	if err != nil {
 		return nil, err
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package allocprobe lets a benchmark ask a Go process how much it has allocated.
 // The processes of the benchmark import it; foldgate itself does not: the
 // benchmark adds the import to the foldgate that it builds.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command minproxy is the smallest forwarder that the go-sdk makes: one client
 // session with a server on stdio, one server that passes tools/call on. It is
 // the yardstick of test/bench, and does nothing but forward.
