@@ -107,8 +107,11 @@ func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known b
 	if c == nil {
 		return late
 	}
-	if m.Error != nil {
+	switch {
+	case m.Error != nil:
 		m.Error = wire.ReadableError(m.Error)
+	case err == nil:
+		m = m.ReadableResult()
 	}
 	defer c.finish(m, err, own)
 	if c.request.Receiver != nil && err == nil {

@@ -273,7 +273,7 @@ func (s *fakeServer) tool(name string, m wire.Message) {
 	case "big-request":
 		s.ask(m, `{"jsonrpc":"2.0","id":"big","method":"sampling/createMessage","params":{"text":"`+strings.Repeat("x", n)+`"}}`, "big")
 	case "deep":
-		s.say(`{"jsonrpc":"2.0","id":%s,"result":%s%s}`, m.ID, strings.Repeat("[", n), strings.Repeat("]", n))
+		s.say(`{"jsonrpc":"2.0","id":%s,"result":{"found":%s%s}}`, m.ID, strings.Repeat("[", n), strings.Repeat("]", n))
 	case "string-id":
 		s.say(`{"jsonrpc":"2.0","id":"%s","result":{}}`, m.ID)
 	case "elicit":
@@ -293,14 +293,14 @@ func (s *fakeServer) tool(name string, m wire.Message) {
 		if err := cmd.Start(); err != nil {
 			panic(err)
 		}
-		s.say(`{"jsonrpc":"2.0","id":%s,"result":%d}`, m.ID, cmd.Process.Pid)
+		s.say(`{"jsonrpc":"2.0","id":%s,"result":{"found":%d}}`, m.ID, cmd.Process.Pid)
 	case "env":
-		s.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, rawjson.Marshal(os.Environ()))
+		s.say(`{"jsonrpc":"2.0","id":%s,"result":{"found":%s}}`, m.ID, rawjson.Marshal(os.Environ()))
 	case "seen":
 		s.mu.Lock()
 		seen := rawjson.Marshal(s.seen)
 		s.mu.Unlock()
-		s.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, seen)
+		s.say(`{"jsonrpc":"2.0","id":%s,"result":{"found":%s}}`, m.ID, seen)
 	case "late": // answers, but only after the cancellation came
 		go func() {
 			for s.count(wire.MethodCancelled) < n {

@@ -445,8 +445,8 @@ func TestHTTPBrokenStream(t *testing.T) {
 			answerWith(w, m, `"`+strings.Repeat("x", 20000)+`"`)
 		case "big-note":
 			events(w, `data: {"jsonrpc":"2.0","method":"notifications/one","params":{"x":"`+strings.Repeat("x", 20000)+`"}}`,
-				`data: nonsense`, `event: other`+"\n"+`data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":0}`,
-				`data: [{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":1}]`)
+				`data: nonsense`, `event: other`+"\n"+`data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"n":0}}`,
+				`data: [{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"n":1}}]`)
 		case "html":
 			w.WriteHeader(http.StatusBadGateway)
 			fmt.Fprint(w, "<html>")
@@ -484,8 +484,10 @@ func TestHTTPBrokenStream(t *testing.T) {
 func TestHTTPWholeAnswers(t *testing.T) {
 	const note = `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`
 	for _, c := range []struct{ body, want string }{
-		{`{"jsonrpc":"2.0","id":"ID","result":1}`, "1"},
-		{`[` + note + `,{"jsonrpc":"2.0","id":ID,"result":1},{"jsonrpc":"2.0","id":ID,"result":2}]`, "1"},
+		{`{"jsonrpc":"2.0","id":"ID","result":{"n":1}}`, `{"n":1}`},
+		{`{"jsonrpc":"2.0","id":ID,"result":null}`, `{}`},
+		{`{"jsonrpc":"2.0","id":ID,"result":1}`, string(wire.Message{Result: []byte("1")}.ReadableResult().Error)},
+		{`[` + note + `,{"jsonrpc":"2.0","id":ID,"result":{"n":1}},{"jsonrpc":"2.0","id":ID,"result":{"n":2}}]`, `{"n":1}`},
 		{`{"jsonrpc":"2.0","id":ID,"error":"boom"}`, string(wire.ReadableError([]byte(`"boom"`)))},
 		{`{"jsonrpc":"2.0","id":999,"result":1}`, ""},
 		{note, ""},
@@ -607,7 +609,7 @@ func TestHTTPGetStream(t *testing.T) {
 		case m.Method == "tools/call":
 			<-opened
 			progress <- `data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + string(m.ID) + `,"n":1}}` +
-				"\n\n" + `data: {"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":"by GET"}`
+				"\n\n" + `data: {"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"by":"GET"}}`
 			w.WriteHeader(http.StatusAccepted)
 		default:
 			return false
@@ -625,7 +627,7 @@ func TestHTTPGetStream(t *testing.T) {
 	var got string
 	m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"_meta":{"progressToken":"a"}}`),
 		Receiver: takes(func(m wire.Message) { got = string(m.Params) })})
-	if err != nil || string(m.Result) != `"by GET"` || got != `{"progressToken":"a","n":1}` {
+	if err != nil || string(m.Result) != `{"by":"GET"}` || got != `{"progressToken":"a","n":1}` {
 		t.Errorf("call = %s, %v; progress %s", m.Result, err, got)
 	}
 }

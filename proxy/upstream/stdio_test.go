@@ -103,7 +103,7 @@ func TestStdioEnvironment(t *testing.T) {
 	t.Setenv("FOLDGATE_TEST_SECRET", "of somebody else")
 	cfg := childConfig(t, "legacy")
 	m, err := callTool(t.Context(), open(t, cfg), "env", nil)
-	if want := string(rawjson.Marshal(cfg.Env)); err != nil || string(m.Result) != want {
+	if want := `{"found":` + string(rawjson.Marshal(cfg.Env)) + `}`; err != nil || string(m.Result) != want {
 		t.Errorf("child's environment is %s, %v; want %s", m.Result, err, want)
 	}
 }
@@ -288,7 +288,8 @@ func TestStdioCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var seen []string
-	json.Unmarshal(m.Result, &seen)
+	found, _ := rawjson.Get(m.Result, "found")
+	json.Unmarshal(found, &seen)
 	// The second call may have been cancelled before it was sent.
 	if len(seen) < 2 || len(seen) > 3 || !strings.Contains(seen[1], `"reason":"user \"pressed\" stop"`) {
 		t.Errorf("upstream saw %q, want the reason of the cancellation", seen)
@@ -432,7 +433,10 @@ func TestStdioNoOrphans(t *testing.T) {
 					t.Fatal(err)
 				}
 				var sleeper int
-				json.Unmarshal(m.Result, &sleeper)
+				found, _ := rawjson.Get(m.Result, "found")
+				if err := json.Unmarshal(found, &sleeper); err != nil {
+					t.Fatal(err)
+				}
 				server := childPID(t, l)
 				start := time.Now()
 				tt.end(l, server)

@@ -88,6 +88,20 @@ func ReadableError(raw json.RawMessage) json.RawMessage {
 	return e.JSON()
 }
 
+// ReadableResult returns the response m as one that typed hosts accept: its result is an object. Some servers write null
+// for an empty one. Any other result becomes the data of an error of foldgate's.
+func (m Message) ReadableResult() Message {
+	switch rawjson.KindOf(m.Result) {
+	case rawjson.Object:
+	case rawjson.Null:
+		m.Result = json.RawMessage(`{}`)
+	default:
+		e := Error{Code: CodeInternal, Message: "the server's result is not an object; data has what it sent", Data: m.Result}
+		m.Result, m.Error = nil, e.JSON()
+	}
+	return m
+}
+
 // AnswerError is an upstream's JSON-RPC error object as a Go error, for requests of foldgate's own.
 type AnswerError struct{ Raw json.RawMessage }
 

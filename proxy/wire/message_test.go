@@ -38,6 +38,18 @@ func TestReadableError(t *testing.T) {
 	}
 }
 
+func TestReadableResult(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"content":"x"}`: `"result":{"content":"x"}`, `null`: `"result":{}`,
+		`"x"`: `"error":{"code":-32603,"message":"the server's result is not an object; data has what it sent","data":"x"}`,
+		`[1]`: `"error":{"code":-32603,"message":"the server's result is not an object; data has what it sent","data":[1]}`,
+	} {
+		if got := string((Message{ID: []byte("1"), Result: []byte(raw)}).ReadableResult().Encode()); got != `{"jsonrpc":"2.0","id":1,`+want+`}` {
+			t.Errorf("%s became %s", raw, got)
+		}
+	}
+}
+
 func TestParseMessage(t *testing.T) {
 	for _, tc := range []struct {
 		name, raw string

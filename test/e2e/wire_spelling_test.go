@@ -87,3 +87,26 @@ func TestRefusedMetaIsTraced(t *testing.T) {
 		t.Errorf("the trace of the branch has not both refused calls:\n%s", out)
 	}
 }
+
+// The result of a server that is not an object reaches the host as one, or in an error: typed hosts can't read it, and
+// would wait without end.
+func TestResultThatIsNoObject(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string]string{`null`: `{}`, `"one"`: `not an object`, `[{"two":2}]`: `not an object`} {
+		t.Run(result, func(t *testing.T) {
+			p := newPlayer(t, "stdio", mcpclient.Legacy, hello(""))
+			p.script = func(m mcpclient.Message) string {
+				return map[string]string{"tools/list": `{"tools":[` + toolItem("a") + `]}`, "tools/call": result}[m.Method]
+			}
+			g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
+			url := g.http()
+			for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+				m, err := g.dial(testContext(t), url, era).Call(testContext(t), "tools/call", `{"name":"up__a","arguments":{}}`)
+				got := string(m.Result) + string(m.Error)
+				if want := strings.Replace(want, "{}", map[mcpclient.Era]string{mcpclient.Legacy: "{}", mcpclient.Modern: `{"resultType":"complete"}`}[era], 1); err != nil || !strings.Contains(got, want) {
+					t.Errorf("%s: the host gets %s, %v; want %s", era, got, err, want)
+				}
+			}
+		})
+	}
+}
