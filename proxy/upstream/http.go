@@ -307,8 +307,8 @@ func (h *httpConn) listen() {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		resp, err := h.get(ctx, pos.id)
 		if err == nil {
-			var n int
-			if n, _, err = h.readEvents(newEventReader(resp.Body, h.cfg.MaxMessage, &pos), nil); n > 0 {
+			n, opened := 0, time.Now()
+			if n, _, err = h.readEvents(newEventReader(resp.Body, h.cfg.MaxMessage, &pos), nil); n > 0 || time.Since(opened) >= backoff.Steady {
 				failures = 0
 			}
 			resp.Body.Close()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -247,3 +248,32 @@ func TestRetryIsRespected(t *testing.T) {
 		}
 	})
 }
+
+// A GET stream that ended without an event, but after a while, is opened again at once, however often: a proxy may end
+// those that are quiet, and what a server says meanwhile is lost.
+func TestQuietStreamIsOpenedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHTTPConn(&Config{Log: testLog(t), URL: "http://server.test", MaxMessage: 1000})
+		streams := 0
+		h.client.Transport = transportFunc(func(r *http.Request) (*http.Response, error) {
+			streams++
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {mediaEvents}}, Body: quietBody{}, Request: r}, nil
+		})
+		h.start()
+		time.Sleep(time.Hour)
+		h.Close()
+		if least := int(time.Hour / (time.Minute + retryDefault)); streams < least {
+			t.Errorf("%d streams of a minute in an hour, want at least %d", streams, least)
+		}
+	})
+}
+
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// quietBody ends after a minute.
+type quietBody struct{}
+
+func (quietBody) Read([]byte) (int, error) { time.Sleep(time.Minute); return 0, io.EOF }
+func (quietBody) Close() error             { return nil }
