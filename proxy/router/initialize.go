@@ -19,8 +19,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// maxKept bounds a request of which a session keeps a part for as long as it lasts, in bytes.
-const maxKept = 1 << 20
+// maxKept bounds a request of which a session keeps a part for as long as it lasts, in bytes, and maxAllKept those of all
+// sessions together.
+const maxKept, maxAllKept = 1 << 20, 256 << 20
 
 // keepable refuses a request that is too large to be kept.
 func (r *request) keepable() error {
@@ -30,10 +31,22 @@ func (r *request) keepable() error {
 	return nil
 }
 
+// keep counts n bytes more that the session keeps. several means that there are several principals. The caller holds mu.
+func (s *Session) keep(n int, several bool) error {
+	switch {
+	case s.closed:
+		return errSessionClosed
+	case !s.rt.kept.take(s.Principal, several, n):
+		return invalidParams("all sessions together keep at most %d bytes of initialize and logging/setLevel, and those of one of several principals half of them: send less, or end a session first", maxAllKept)
+	}
+	s.kept += n
+	return nil
+}
+
 // answerInitialize serves initialize with the capabilities of foldgate and all servers. It does
 // not start servers with cached server info.
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	s := r.s
+	s, several := r.s, r.s.rt.several()
 	if err := r.keepable(); err != nil {
 		return nil, err
 	}
@@ -50,7 +63,11 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 		s.setClient(name)
 	}
 	revision := s.revision
+	err := s.keep(len(c.Target.Forward), several)
 	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	s.scope.Own.Initialize(bytes.Clone(c.Target.Forward))
 	capabilities, instructions := s.discover(ctx)
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
@@ -184,10 +201,16 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	if err := r.keepable(); err != nil {
 		return nil, err
 	}
-	s := r.s
+	s, several := r.s, r.s.rt.several()
 	s.mu.Lock()
-	s.logLevel = bytes.Clone(c.Target.Forward)
+	err := s.keep(len(c.Target.Forward)-len(s.logLevel), several)
+	if err == nil {
+		s.logLevel = bytes.Clone(c.Target.Forward)
+	}
 	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	limit, cancel := context.WithTimeoutCause(ctx, listWait, fmt.Errorf("logging/setLevel was not answered within %s", listWait))
 	defer cancel()
 	var told sync.WaitGroup

@@ -76,7 +76,8 @@ type Router struct {
 	wg       sync.WaitGroup // all goroutines of the router
 
 	listens    sync.Map // the open *listen streams of hosts
-	subscribed subscriptionCount
+	subscribed shares   // resources
+	kept       shares   // bytes of requests that sessions keep
 
 	mu       sync.Mutex
 	sessions map[*Session]struct{} // all but those of single requests
@@ -86,7 +87,10 @@ type Router struct {
 
 // New returns a router that works until lifetime ends.
 func New(lifetime context.Context, o Options) *Router {
-	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}, warned: map[string]bool{}}
+	return &Router{
+		Options: o, lifetime: lifetime, subscribed: shares{most: maxAllSubscriptions}, kept: shares{most: maxAllKept},
+		sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}, warned: map[string]bool{},
+	}
 }
 
 // Wait returns when all goroutines of the router have ended. They end with its lifetime.

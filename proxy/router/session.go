@@ -58,6 +58,7 @@ type Session struct {
 	lost           map[string]int            // connections that were lost soon, in a row, by server
 	serverRequests map[string]*serverRequest // that the host has not answered, by the id that it knows
 	logLevel       json.RawMessage           // params of the last logging/setLevel
+	kept           int                       // bytes of initialize and logging/setLevel
 	changes        map[string]bool           // list changes about to be announced
 	closed         bool
 }
@@ -105,7 +106,9 @@ func (s *Session) Close(reason string) {
 	for _, r := range s.pending {
 		r.cancel(errSessionClosed)
 	}
+	kept := s.kept
 	s.mu.Unlock()
+	s.rt.kept.change(s.Principal, -kept)
 	s.subscribed.close()
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)

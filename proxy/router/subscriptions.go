@@ -33,48 +33,6 @@ var (
 	errSubscriptionURI      = invalidParams("the URI of a subscription can have at most %d bytes", maxSubscribed)
 )
 
-// subscriptionCount counts what hosts are subscribed to, by principal.
-type subscriptionCount struct {
-	mu  sync.Mutex
-	all int
-	own map[string]int
-}
-
-// take counts n more of a principal, unless that is too many. several means that there are others.
-func (c *subscriptionCount) take(principal string, several bool, n int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all+n > maxAllSubscriptions || several && c.own[principal]+n > maxAllSubscriptions/2 {
-		return false
-	}
-	c.add(principal, n)
-	return true
-}
-
-// change counts n more, or fewer if it is negative.
-func (c *subscriptionCount) change(principal string, n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.add(principal, n)
-}
-
-// add is change for a caller that holds mu.
-func (c *subscriptionCount) add(principal string, n int) {
-	if c.own == nil {
-		c.own = map[string]int{}
-	}
-	c.all += n
-	if c.own[principal] += n; c.own[principal] == 0 {
-		delete(c.own, principal)
-	}
-}
-
-// several reports whether there can be more than one principal.
-func (rt *Router) several() bool {
-	c := rt.Settings().Config
-	return c.PrincipalCount() > 1
-}
-
 // listen is one subscriptions/listen stream of a host.
 type listen struct {
 	r       *request
@@ -260,7 +218,7 @@ type subscription struct{ server, uri string }
 
 // subscriptions are those of a session.
 type subscriptions struct {
-	count     *subscriptionCount
+	count     *shares
 	principal string
 
 	mu     sync.Mutex

@@ -8,7 +8,7 @@ import (
 // A subscription that two requests make at once stays when one of them fails, and ends when the host
 // unsubscribes.
 func TestSubscriptionOfTwoRequests(t *testing.T) {
-	s := subscriptions{count: &subscriptionCount{}, open: map[subscription]int{}}
+	s := subscriptions{count: &shares{most: maxAllSubscriptions}, open: map[subscription]int{}}
 	at := func(server string) int { return len(s.at(server)) }
 	sub := subscription{"likely", "a:b"}
 	_ = s.add(sub, false)
@@ -39,7 +39,7 @@ func TestSubscriptionOfTwoRequests(t *testing.T) {
 // All sessions together have a bound on their subscriptions, of which one of several principals may have half. What ends is no
 // longer counted, in whatever way it ends.
 func TestAllSubscriptionsAreBounded(t *testing.T) {
-	count := &subscriptionCount{}
+	count := &shares{most: maxAllSubscriptions}
 	session := func(principal string) *subscriptions {
 		return &subscriptions{count: count, principal: principal, open: map[subscription]int{}}
 	}

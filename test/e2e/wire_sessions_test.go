@@ -180,3 +180,38 @@ func TestRestartedHTTPUpstream(t *testing.T) {
 		})
 	})
 }
+
+// A session keeps its initialize, which may have a MiB. What all sessions keep has a bound, of which one of several principals may
+// have half. A session that ends makes room.
+func TestWhatSessionsKeepIsBounded(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, principals()+"upstreams:\n  files: {builtin: files, roots: [.]}\n")
+	url := g.http()
+	initialize := func(who string, pad int) (session, body string) {
+		status, h, body := answered(t, http.DefaultClient, "POST", url, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1","pad":%q}}}`, strings.Repeat("word and ", pad/9)), bearer(tokenOf[who]))
+		if status != 200 {
+			t.Fatalf("%s: %d %s", who, status, body)
+		}
+		return h.Get("Mcp-Session-Id"), body
+	}
+	const large, most = 1_000_000, 128 << 20
+	var sessions []string
+	said := ""
+	for !strings.Contains(said, `"error"`) && len(sessions) <= most/large {
+		var session string
+		session, said = initialize("alice", large)
+		sessions = append(sessions, session)
+	}
+	if !strings.Contains(said, "half of them") || len(sessions) < most/large {
+		t.Errorf("session %d of alice's: %.300s", len(sessions), said)
+	}
+	if _, said := initialize("bob", large); !strings.Contains(said, `"result"`) {
+		t.Errorf("bob's first session: %.300s", said)
+	}
+	if status, _, body := answered(t, http.DefaultClient, "DELETE", url, "", http.Header{"Authorization": {"Bearer " + tokenOf["alice"]}, "Mcp-Session-Id": {sessions[0]}}); status != 204 {
+		t.Fatalf("DELETE: %d %s", status, body)
+	}
+	if _, said := initialize("alice", large); !strings.Contains(said, `"result"`) {
+		t.Errorf("after the end of one of alice's sessions: %.300s", said)
+	}
+}
