@@ -25,8 +25,10 @@ import (
 const (
 	// suspendedFor is how long a suspended call waits for the host to come back.
 	suspendedFor = 10 * time.Minute
-	// maxSuspended is how many calls of one principal may wait for its hosts.
-	maxSuspended = 1000
+	// maxSuspended is how many calls of one principal may wait for its hosts, and maxSuspendedBytes how large their params may be
+	// together, if they are several.
+	maxSuspended      = 1000
+	maxSuspendedBytes = 64 << 20
 	// maxRequests is how many requests of the server one call may have open.
 	maxRequests = 100
 	// maxRequestBytes is how large they may be together, if they are several.

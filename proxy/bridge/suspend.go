@@ -54,6 +54,7 @@ type suspendedCall struct {
 	delivery  sync.Mutex // held while the receiver of a round takes a message; taken before mu
 	mu        sync.Mutex
 	round     *conn.Request            // the newest
+	size      int                      // of the largest params of a round, in bytes
 	suspended bool                     // the newest round is over
 	expiry    *time.Timer              // ends the call; it runs while suspended
 	requests  map[string]serverRequest // which the host has not answered, by the key that it knows
@@ -114,12 +115,19 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 		}
 		if m, ok := call.suspend(); ok {
 			// A host that never comes back leaves each of its calls for suspendedFor.
-			waiting := s.b.find(func(call *suspendedCall) bool { return call.suspended && call.principal == r.Call.Origin.Principal })
-			if len(waiting) <= maxSuspended {
+			bytes := 0
+			others := s.b.find(func(other *suspendedCall) bool {
+				fits := other != call && other.suspended && other.principal == r.Call.Origin.Principal
+				if fits {
+					bytes += other.size
+				}
+				return fits
+			})
+			if len(others) == 0 || len(others) < maxSuspended && bytes+len(r.Params) <= maxSuspendedBytes {
 				return m, nil
 			}
 			err := &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "too_many_questions", Status: 429, RetryAfter: int(suspendedFor.Seconds()),
-				Message: fmt.Sprintf("%s asks for input, and %d calls wait for some already: answer those first; this one was cancelled", call.name, maxSuspended)}
+				Message: fmt.Sprintf("%s asks for input, and %d calls with %d bytes wait for some already: answer those first; this one was cancelled", call.name, len(others), bytes)}
 			s.b.forget(call, err)
 			return wire.Message{}, err
 		}
@@ -183,7 +191,7 @@ func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	ctx, cancel := context.WithCancelCause(s.b.lifetime)
 	call := &suspendedCall{
 		state: newState(s.b.replica), server: s, principal: round.Call.Origin.Principal, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
-		cancel: cancel, done: make(chan struct{}), arrived: make(chan struct{}, 1), round: round, requests: map[string]serverRequest{},
+		cancel: cancel, done: make(chan struct{}), arrived: make(chan struct{}, 1), round: round, size: len(round.Params), requests: map[string]serverRequest{},
 	}
 	call.expiry = time.AfterFunc(suspendedFor, func() {
 		s.b.forget(call, fmt.Errorf("the host did not come back with the input within %s", suspendedFor))
@@ -318,7 +326,7 @@ func (call *suspendedCall) resume(ctx context.Context, round *conn.Request) {
 	responses, _ := rawjson.Get(round.Params, "inputResponses")
 	var answers []wire.Message
 	call.mu.Lock()
-	call.round, call.suspended = round, false
+	call.round, call.size, call.suspended = round, max(call.size, len(round.Params)), false
 	call.expiry.Stop()
 	for m := range rawjson.Members(responses) {
 		if req, ok := call.requests[m.Name()]; ok {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -205,6 +206,37 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 	answer := fmt.Sprintf(`{"name":"greet","arguments":{},"requestState":%q,"inputResponses":{"r1":{"action":"accept"}}}`, state)
 	if _, err := s.Call(t.Context(), roundOf(answer)); !errors.Is(err, errNotSuspended) {
 		t.Errorf("a principal answers for another one: %v", err)
+	}
+}
+
+// The calls of a principal that wait have a bound in bytes, too. One alone may be of any size.
+func TestCallsThatWaitAreBoundedInBytes(t *testing.T) {
+	c := &fakeConn{replies: make(chan wire.Message, 10), serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
+		r.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+		<-ctx.Done()
+		return wire.Message{}, context.Cause(ctx)
+	}}
+	s := newBridge(t).legacy(t, c)
+	ask := func(principal string, size int) (code string) {
+		round := roundOf(`{"name":"greet","arguments":{"pad":"` + strings.Repeat("x", size) + `"},` + elicitMeta + `}`)
+		round.Call.Origin.Principal = principal
+		_, err := s.Call(t.Context(), round)
+		if refusal, ok := errors.AsType[*interceptor.Refusal](err); ok {
+			return refusal.Code
+		}
+		return fmt.Sprint(err)
+	}
+	for i, step := range []struct {
+		principal string
+		size      int
+		want      string
+	}{
+		{"alone", maxSuspendedBytes, "<nil>"}, {"alone", 1, "too_many_questions"},
+		{"several", maxSuspendedBytes / 2, "<nil>"}, {"several", 1, "<nil>"}, {"several", maxSuspendedBytes / 2, "too_many_questions"}, {"several", 1, "<nil>"},
+	} {
+		if got := ask(step.principal, step.size); got != step.want {
+			t.Errorf("step %d: a call of %s with %d bytes: %s, want %s", i, step.principal, step.size, got, step.want)
+		}
 	}
 }
 
