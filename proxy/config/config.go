@@ -504,7 +504,8 @@ func (c Config) Private() []string {
 			paths = append(paths, c.Path(file))
 		}
 	}
-	return paths
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
 
 // RulesFile returns the path of the user's own scrubbing rules, "" for none.

@@ -93,16 +93,19 @@ func NewSet(o Options) *Set {
 }
 
 // Servers returns the servers of a configuration, in its order. A server from before that is reached
-// in the same way is in it again, with its connections. It starts none.
+// in the same way, and hides the same if it is built in, is in it again, with its connections. It starts none.
 func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
+	private := c.Private()
 	for _, key := range c.UpstreamKeys() {
 		u := c.Upstreams[key]
-		if i := slices.IndexFunc(before, func(s *Server) bool { return s.Key == key && reflect.DeepEqual(s.Config.Reach(), u.Reach()) }); i >= 0 {
+		if i := slices.IndexFunc(before, func(s *Server) bool {
+			return s.Key == key && reflect.DeepEqual(s.Config.Reach(), u.Reach()) && (!s.Builtin() || slices.Equal(s.hidden, private))
+		}); i >= 0 {
 			before[i].places.limit(c.MaxConnections(u)) // principals may have come or gone
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Name: trace.UpstreamName(key), Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), usedBy: map[*Connections]struct{}{}}
+		s := &Server{Key: key, Name: trace.UpstreamName(key), Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), hidden: private, usedBy: map[*Connections]struct{}{}}
 		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(s)
@@ -180,6 +183,7 @@ type Server struct {
 	set    *Set
 	places places
 	idle   time.Duration // after which an unused connection is closed; 0 for never
+	hidden []string      // paths that a built-in server hides
 	again  bool          // it replaces a server with the same key
 	users  atomic.Int64  // requests that may call it; see Enter
 
@@ -488,7 +492,7 @@ func (s *Server) open(ctx context.Context, c Config) (conn.Conn, error) {
 			roots[i] = o.Config.Path(r)
 		}
 		// These often lie below a root. The trace in the state directory has the calls of every principal.
-		built, err := files.New(roots, o.Config.Private()...)
+		built, err := files.New(roots, s.hidden...)
 		if err != nil {
 			return nil, fmt.Errorf("roots: %w", err)
 		}

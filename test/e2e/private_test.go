@@ -44,3 +44,32 @@ func TestPrivateFiles(t *testing.T) {
 		}
 	}
 }
+
+// A file of secrets that a reload names is hidden from then on.
+func TestPrivateFilesOfAReload(t *testing.T) {
+	t.Parallel()
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			t.Parallel()
+			const files = "upstreams:\n  files: {builtin: files, roots: [.]}\n"
+			ctx := testContext(t)
+			g := newGateway(t, files)
+			for _, name := range []string{"client.pem", "shown.txt"} {
+				write(t, filepath.Join(g.dir, name), "hunter2-tomato\n")
+			}
+			c := g.connect(ctx, "http", era)
+			find := func() string { return said(t, tool(t, c, ctx, "files__grep", `{"pattern":"hunter2"}`)) }
+			if found := find(); !strings.Contains(found, "client.pem") {
+				t.Fatalf("before the reload: %s", found)
+			}
+			g.configure(files + "  api: {url: \"http://127.0.0.1:9/mcp\", auth: {issuer: \"http://127.0.0.1:9/\", client_credentials: {client_id: c, private_key_file: client.pem}}}\n")
+			g.reload(reloaded)
+			if found := find(); strings.Contains(found, "client.pem") || !strings.Contains(found, "shown.txt") {
+				t.Errorf("after it: %s", found)
+			}
+			if m := tool(t, c, ctx, "files__read_file", `{"path":"client.pem"}`); !strings.Contains(string(m.Result), "foldgate's own") {
+				t.Errorf("read_file: %s", m.Result)
+			}
+		})
+	}
+}
