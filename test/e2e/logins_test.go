@@ -587,8 +587,8 @@ func TestLoginAttacks(t *testing.T) {
 		"no consent": {func(q url.Values) {
 			q.Del("code")
 			q.Set("error", "access_denied")
-			q.Set("error_description", "not \x1b[31mtoday")
-		}, "access_denied not  [31mtoday"},
+			q.Set("error_description", "not \x1b[31m\u009b1m\u202etoday") // signs that a terminal obeys
+		}, "access_denied not  [31m 1m today"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			is := newAuthServer(t)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
@@ -147,10 +148,10 @@ func tidy(text string, most int, secrets []string) string {
 		}
 	}
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
+		if unicode.IsPrint(r) {
+			return r
 		}
-		return r
+		return ' '
 	}, strings.ToValidUTF8(text, "?"))
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "…"
