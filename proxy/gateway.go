@@ -327,7 +327,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Replicas  *replicas.Status `json:"replicas,omitempty"`
 	}{Status: "ready", Upstreams: map[string]state{}}
 	for _, srv := range g.settings.Load().Servers {
-		name, fault := srv.Status()
+		name, fault := srv.PublicStatus()
 		st := state{State: name}
 		if fault != nil {
 			st.Error = g.Boundary.Text(fault.Error())

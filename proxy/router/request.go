@@ -294,7 +294,7 @@ func (r *request) unknownTool(name string, e catalog.Entry) error {
 	s, rt, c := r.s, r.s.rt, r.call
 	down, st := "", rt.Settings()
 	for _, srv := range st.Servers {
-		if state, fault := srv.Status(); state == "failed" && !s.conceals(srv, s.cacheOf(srv).peek) {
+		if state, fault := srv.PublicStatus(); state == "failed" && !s.conceals(srv, s.cacheOf(srv).peek) {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}

@@ -353,7 +353,7 @@ func (s *Server) Gone() error {
 	return s.gone
 }
 
-// Status returns the state that /readyz and check show: failed, ready or idle. fault is why the
+// Status returns the state that check shows: failed, ready or idle. fault is why the
 // last attempt to connect failed.
 func (s *Server) Status() (state string, fault error) {
 	s.mu.Lock()
@@ -365,6 +365,16 @@ func (s *Server) Status() (state string, fault error) {
 		return "ready", nil
 	}
 	return "idle", nil
+}
+
+var errPrivate = errors.New("a principal could not connect; foldgate's log says why")
+
+// PublicStatus is Status for all principals: if each has a login of its own, the fault does not say what s said to one.
+func (s *Server) PublicStatus() (state string, fault error) {
+	if state, fault = s.Status(); fault != nil && s.Config.Auth.PerPrincipal() {
+		fault = errPrivate
+	}
+	return state, fault
 }
 
 // Builtin reports whether s lives inside foldgate.

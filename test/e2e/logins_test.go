@@ -571,6 +571,45 @@ func TestListsOfALoginStayWithIt(t *testing.T) {
 	}
 }
 
+// Why an upstream refuses alice, whose login is her own, is not told to bob, in no error and not by /readyz.
+func TestFaultsOfALoginStayWithIt(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	gd := newGuarded(t, newAuthServer(t), "-era", "legacy")
+	rest := gd.Config.Handler
+	gd.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if _ = json.Unmarshal(body, &m); r.Header.Get("Authorization") != "" && m.Method == "initialize" {
+			answerJSON(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32000, "message": "the account hers is suspended"}})
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
+	g := newGateway(t, principals()+byPerson(gd, "per: principal", ""))
+	g.loggedIn("fake", "--principal", "alice")
+	at := g.http()
+	alice, bob := g.as(t, at, mcpclient.Modern, "alice"), g.as(t, at, mcpclient.Modern, "bob")
+	if got := string(tool(t, alice, ctx, "fake__echo", `{}`).Result); !strings.Contains(got, "hers is suspended") {
+		t.Errorf("alice reads %s", got)
+	}
+	for _, name := range []string{"fake__echo", "nothing"} {
+		if got := string(tool(t, bob, ctx, name, `{}`).Result); strings.Contains(got, "suspended") {
+			t.Errorf("of %s bob reads %s", name, got)
+		}
+	}
+	if _, _, got := answered(t, http.DefaultClient, "GET", strings.Replace(at, "/mcp", "/readyz", 1), "", bearer(tokenOf["bob"])); !strings.Contains(got, `"failed"`) || strings.Contains(got, "suspended") {
+		t.Errorf("/readyz tells bob %s", got)
+	}
+	if !strings.Contains(g.log.String(), "hers is suspended") {
+		t.Error("the log does not have the reason")
+	}
+}
+
 // The browser's answer counts only if it is the one to this login, from this issuer.
 func TestLoginAttacks(t *testing.T) {
 	t.Parallel()
