@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 	"internal/openfiles":          {},
 	"internal/pollable":           {},
 	"internal/rawjson":            {},
+	"internal/shellword":          {},
 	"internal/version":            {},
 	"internal/arguments":          {"internal/rawjson"},
 	"internal/sqlitedb":           {"internal/openfiles"},
@@ -56,7 +57,7 @@ var arrows = map[string][]string{
 	"interceptor/workflow":        {"folding/contextpath", "internal/faults", "internal/jsonpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/injection", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
 	"proxy/policy":                {"folding", "interceptor", "internal/faults", "internal/globs", "proxy/wire"},
-	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/faults", "internal/globs", "internal/hosts/spelling", "internal/publicip", "proxy/memory", "proxy/policy", "proxy/server/auth"},
+	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/faults", "internal/globs", "internal/hosts/spelling", "internal/publicip", "internal/shellword", "proxy/memory", "proxy/policy", "proxy/server/auth"},
 	"proxy/wire":                  {"internal/rawjson"},
 	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},
 	"proxy/server/auth":           {"interceptor", "internal/faults", "internal/globs", "internal/jsonpath", "internal/publicip"},
@@ -67,7 +68,7 @@ var arrows = map[string][]string{
 	"proxy/console":               {"interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/publicip", "internal/rawjson", "proxy/control", "proxy/pins"},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/upstream":              {"interceptor/trace", "internal/atomicfile", "internal/backoff", "internal/openfiles", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
-	"proxy/upstream/auth":         {"internal/atomicfile", "internal/filelock", "internal/publicip", "internal/version", "proxy/config"},
+	"proxy/upstream/auth":         {"internal/atomicfile", "internal/filelock", "internal/publicip", "internal/shellword", "internal/version", "proxy/config"},
 	"proxy/bridge":                {"interceptor", "interceptor/trace", "internal/rawjson", "internal/replicaid", "proxy/conn", "proxy/wire"},
 	"proxy/memory":                {"folding", "internal/faults", "internal/globs", "internal/jsonpath", "internal/rawjson", "proxy/pins"},
 	"proxy/runner":                {},
@@ -77,7 +78,7 @@ var arrows = map[string][]string{
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/tools", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/replicaid", "internal/sqlitedb", "internal/steadyclock", "proxy/config", "proxy/tools", "proxy/wire"},
 	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/redisdb", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/replicas", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/runner/llm", "proxy/tools", "proxy/upstream", "proxy/wire", "internal/globs"},
-	"cmd/foldgate":                {"budget", "folding/contextpath", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/filelock", "internal/hosts", "internal/pollable", "internal/publicip", "internal/sqlitedb", "internal/steadyclock", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/upstream/auth"},
+	"cmd/foldgate":                {"budget", "folding/contextpath", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/export", "interceptor/trace/query", "interceptor/trace/render", "internal/filelock", "internal/hosts", "internal/pollable", "internal/publicip", "internal/sqlitedb", "internal/steadyclock", "internal/shellword", "internal/version", "proxy", "proxy/config", "proxy/console", "proxy/control", "proxy/engine", "proxy/pins", "proxy/policy", "proxy/upstream/auth"},
 }
 
 // only says which packages alone may import something foreign.

@@ -29,6 +29,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/hosts"
+	"github.com/foldgate/foldgate/internal/shellword"
 	"github.com/foldgate/foldgate/internal/steadyclock"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -250,7 +251,7 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	}
 	withConfig := ""
 	if d.cfg.File != "" {
-		withConfig = " --config " + d.cfg.File
+		withConfig = " --config " + shellword.Quote(d.cfg.File)
 	}
 	again := "foldgate connect " + name + withConfig
 	s := found.Server
@@ -279,11 +280,11 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	case listens(s.Command, named) != "":
 		remedy := again + " lets it call the address of a gateway that you run; or take --listen out of the entry"
 		if flagValue(s.Command, "--listen", "-l") == "" {
-			remedy = "foldgate connect " + name + " --config " + named + " lets it call the address of a gateway that you run; or take listen out of " + named
+			remedy = "foldgate connect " + name + " --config " + shellword.Quote(named) + " lets it call the address of a gateway that you run; or take listen out of " + named
 		}
 		d.add(levelFault, "host", remedy, "%s starts a foldgate that listens on %s, and does not answer the host that starts it", h.Title, listens(s.Command, named))
 	case named != "" && d.cfg.File != "" && !sameFile(named, d.cfg.File):
-		d.add(levelWarn, "host", "foldgate doctor --config "+named+" examines that one", "%s starts foldgate with another configuration, %s", h.Title, named)
+		d.add(levelWarn, "host", "foldgate doctor --config "+shellword.Quote(named)+" examines that one", "%s starts foldgate with another configuration, %s", h.Title, named)
 	default:
 		d.add(levelOK, "host", "", "%s starts %s", h.Title, strings.Join(s.Command, " "))
 	}

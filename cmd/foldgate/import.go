@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/internal/hosts"
+	"github.com/foldgate/foldgate/internal/shellword"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -106,7 +107,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		}
 		fmt.Fprintf(out, "%s is connected. %s\n", p.change.File, p.note)
 	}
-	fmt.Fprintf(out, "foldgate check --config %s connects every upstream and prints its tools.\n", target.file)
+	fmt.Fprintf(out, "foldgate check --config %s connects every upstream and prints its tools.\n", shellword.Quote(target.file))
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/internal/shellword"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -49,9 +50,9 @@ import instead.`,
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), `%s is written. Add your servers under upstreams. Then
-  foldgate check --config %[1]s                  connects them and prints their tools
-  foldgate connect claude-code --config %[1]s    lets a host start foldgate with it
-`, file)
+  foldgate check --config %[2]s                  connects them and prints their tools
+  foldgate connect claude-code --config %[2]s    lets a host start foldgate with it
+`, file, shellword.Quote(file))
 			return nil
 		},
 	}

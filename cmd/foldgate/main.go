@@ -24,6 +24,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/trace/render"
+	"github.com/foldgate/foldgate/internal/shellword"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -230,7 +231,7 @@ func argumentError(cmd *cobra.Command, check cobra.PositionalArgs, args []string
 	if len(args) > 0 && cmd.HasSubCommands() {
 		guess = didYouMean(args[0], subcommands(cmd), "")
 		if _, err := os.Stat(args[0]); err == nil && !cmd.HasParent() {
-			guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", args[0])
+			guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", shellword.Quote(args[0]))
 		}
 	}
 	return usagef("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())

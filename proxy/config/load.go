@@ -28,6 +28,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/internal/faults"
+	"github.com/foldgate/foldgate/internal/shellword"
 	"github.com/foldgate/foldgate/proxy/memory"
 )
 
@@ -141,7 +142,7 @@ func load(file string, lenient bool) (Config, error) {
 		if info, wrong := os.Stat(file); wrong == nil && info.IsDir() {
 			msg = "is a directory: name the file in it, such as foldgate.yaml"
 		} else if errors.Is(err, os.ErrNotExist) {
-			msg += "; foldgate init " + file + " makes one"
+			msg += "; foldgate init " + shellword.Quote(file) + " makes one"
 		} else if errors.Is(err, os.ErrPermission) {
 			msg += "; run the command as the file's owner, such as with sudo -u"
 		}

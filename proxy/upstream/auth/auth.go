@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/atomicfile"
+	"github.com/foldgate/foldgate/internal/shellword"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -245,19 +246,12 @@ func (l *Login) required(because string) error {
 	return &Error{Code: codeRequired, login: l, text: fmt.Sprintf("%s: a person has to run `%s`, then call again", because, l.command())}
 }
 
-// plain are the characters that a shell takes as they are.
-const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@:-"
-
 // command is how a person logs in.
 func (l *Login) command() string {
-	who := l.principal
-	switch {
-	case who == "":
+	if l.principal == "" {
 		return "foldgate login " + l.upstream
-	case strings.ContainsFunc(who, func(r rune) bool { return !strings.ContainsRune(plain, r) }):
-		who = "'" + strings.ReplaceAll(who, "'", `'\''`) + "'"
 	}
-	return "foldgate login " + l.upstream + " --principal " + who
+	return "foldgate login " + l.upstream + " --principal " + shellword.Quote(l.principal)
 }
 
 // load returns the login as it is stored: another process may have changed it. It is nil if nobody has
