@@ -22,6 +22,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/engine"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -43,7 +44,7 @@ func (g *Gateway) controlOf(id interceptor.Identity, r *http.Request) http.Handl
 		h = http.HandlerFunc(g.serveTrace)
 	case r.URL.Path == "/v1/trace":
 	case r.Method == http.MethodGet && (auditor || operates), r.Method == http.MethodDelete && operates:
-		h = control.Handler(operator{g})
+		h = control.Handler(operator{g}, server.ControlPath)
 	}
 	if h == nil {
 		return nil
@@ -57,7 +58,7 @@ func (g *Gateway) controlOf(id interceptor.Identity, r *http.Request) http.Handl
 // controlSocket returns what answers the operator on the socket. What changes something is recorded. Who
 // can reach the socket can read the trace itself.
 func (g *Gateway) controlSocket() http.Handler {
-	h := control.Handler(operator{g})
+	h := control.Handler(operator{g}, "")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			g.recordAccess("operator", nil, r)

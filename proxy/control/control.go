@@ -176,12 +176,20 @@ func (l ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Handler answers the requests of the API. It checks no rights.
-func Handler(g Gateway) http.Handler {
+// Handler answers the requests of the API. It checks no rights. prefix is the path before that of a request, for those
+// who have a role; it is "" on the socket, which alone takes a POST. The trace is for a handler of its own.
+func Handler(g Gateway, prefix string) http.Handler {
 	mux := http.NewServeMux()
 	var patterns []string
+	if prefix != "" {
+		patterns = []string{"GET " + prefix + "/v1/trace"}
+	}
 	handle := func(pattern string, answer func(*http.Request) (any, error)) {
-		patterns = append(patterns, pattern)
+		method, path, _ := strings.Cut(pattern, " ")
+		if prefix != "" && method == http.MethodPost {
+			return
+		}
+		patterns = append(patterns, method+" "+prefix+path)
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			out, err := answer(r)
 			w.Header().Set("Content-Type", "application/json")
@@ -240,7 +248,7 @@ func Handler(g Gateway) http.Handler {
 	})
 	known := strings.Join(patterns, ", ")
 	handle("/", func(r *http.Request) (any, error) {
-		return nil, fmt.Errorf("%w as %s %.100q; there are %s", errNoPath, r.Method, r.URL.Path, known)
+		return nil, fmt.Errorf("%w as %s %.100q; there are %s", errNoPath, r.Method, prefix+r.URL.Path, known)
 	})
 	return mux
 }

@@ -37,7 +37,7 @@ func serveStuck(t *testing.T, g stuck) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	go func() { _ = Serve(t.Context(), dir, Handler(g), slog.New(slog.DiscardHandler)) }()
+	go func() { _ = Serve(t.Context(), dir, Handler(g, ""), slog.New(slog.DiscardHandler)) }()
 	var found []*Client
 	for found == nil {
 		found, _ = Find(t.Context(), dir)
@@ -113,7 +113,7 @@ func TestQueries(t *testing.T) {
 		c := &counts{}
 		method, path, _ := strings.Cut(target, " ")
 		w := httptest.NewRecorder()
-		Handler(c).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		Handler(c, "").ServeHTTP(w, httptest.NewRequest(method, path, nil))
 		if got := strings.Join(c.did, ", "); got != want || (want == "") != (w.Code == http.StatusBadRequest) {
 			t.Errorf("%s: %q, %d %s, want %q", target, got, w.Code, w.Body, want)
 		}
@@ -130,7 +130,7 @@ func (noBranches) EndBranch(context.Context, string, string) (Branch, error) {
 // The answer for a branch that is not open names it.
 func TestEndOfNoBranch(t *testing.T) {
 	w := httptest.NewRecorder()
-	Handler(noBranches{}).ServeHTTP(w, httptest.NewRequest("DELETE", "/v1/branches/br_1", nil))
+	Handler(noBranches{}, "").ServeHTTP(w, httptest.NewRequest("DELETE", "/v1/branches/br_1", nil))
 	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `br_1`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -140,7 +140,7 @@ func TestEndOfNoBranch(t *testing.T) {
 func TestUnknownPath(t *testing.T) {
 	for _, r := range [][2]string{{"GET", "/v1/branchs"}, {"POST", "/v1/branches"}, {"GET", "/"}} {
 		w := httptest.NewRecorder()
-		Handler(noBranches{}).ServeHTTP(w, httptest.NewRequest(r[0], r[1], nil))
+		Handler(noBranches{}, "").ServeHTTP(w, httptest.NewRequest(r[0], r[1], nil))
 		var fault struct{ Error string }
 		if err := json.Unmarshal(w.Body.Bytes(), &fault); err != nil || w.Code != http.StatusNotFound ||
 			!strings.Contains(fault.Error, r[0]+` "`+r[1]+`"`) || !strings.Contains(fault.Error, "DELETE /v1/branches/{id}") {

@@ -468,6 +468,9 @@ func TestAuditorsAndOperators(t *testing.T) {
 			if status == 401 && !strings.Contains(header.Get("WWW-Authenticate"), `oauth-protected-resource/mcp"`) {
 				t.Errorf("%s: %s", r.path, header.Get("WWW-Authenticate"))
 			}
+			if r.path == "/nothing" && status == 404 && (!strings.Contains(body, "there are GET /control/v1/trace, GET /control/v1/branches, ") || strings.Contains(body, "POST")) {
+				t.Errorf("a path that there is not: %s", body)
+			}
 			if r.path == "/trace?principal=zed" && status == 400 && !strings.HasPrefix(body, `principal: no record has the name "zed"; there are corp:adm, corp:ann, eve`) {
 				t.Errorf("an unknown principal: %s", body)
 			}
