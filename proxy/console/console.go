@@ -169,14 +169,15 @@ func (c *Console) routes() http.Handler {
 	mux.HandleFunc("POST /login", c.takeLogin)
 	// page serves a page whose address may have these names.
 	page := func(pattern string, h func(*request) error, names ...string) { mux.Handle(pattern, c.page(h, names)) }
-	page("GET /{$}", c.overview, "span", "since", "until", "server")
+	page("GET /", c.noPage)
+	page("GET /{$}", c.known(c.overview), "span", "since", "until", "server")
 	page("GET /calls", c.calls, append(query.AddressNames(), "sort", "after", "size")...)
 	page("GET /records/{id}", c.record)
-	page("GET /branches", c.branches, "principal", "open", "sort", "page")
+	page("GET /branches", c.known(c.branches), "principal", "open", "sort", "page")
 	page("GET /branch", c.branch, "path", "after")
 	page("GET /budgets", c.budgets, "limit", "subject")
-	page("GET /people", c.people, "span", "since", "until", "by", "principal", "team")
-	page("GET /tools", c.tools, "span", "since", "until", "server")
+	page("GET /people", c.known(c.people), "span", "since", "until", "by", "principal", "team")
+	page("GET /tools", c.known(c.tools), "span", "since", "until", "server")
 	page("GET /definition", c.definition, "server", "kind", "name", "sha256")
 	page("GET /integrity", c.integrity)
 	page("POST /integrity", c.startVerify)
@@ -265,6 +266,25 @@ func (r *request) checkNames(names []string) error {
 		}
 	}
 	return nil
+}
+
+// known returns a page that refuses a person, team or server that no record has: it would show zeros.
+func (c *Console) known(h func(*request) error) func(*request) error {
+	return func(r *request) error {
+		f := query.Filter{Principal: r.query.Get("principal"), Team: r.query.Get("team")}
+		if server := r.query.Get("server"); server != "" {
+			f.Servers = []string{server}
+		}
+		if err := c.trace.Resolve(r.Context(), &f); err != nil {
+			return err
+		}
+		return h(r)
+	}
+}
+
+// noPage answers for a path without a page.
+func (c *Console) noPage(r *request) error {
+	return problemf(http.StatusNotFound, "there is no page %.200q", r.URL.Path)
 }
 
 // page returns the handler of a page for those who are let in. names may be in its address.

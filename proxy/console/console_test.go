@@ -163,7 +163,7 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s does not say %s", address, said)
 		}
 	}
-	for _, address := range []string{"/calls?principal=alice&blocked=false&tree=&sort=oldest&size=5&after=", "/export?principal=alice&of=1", "/people?by=principal&span=day", "/branches?open=false&sort=newest", "/?since=1d&server=db"} {
+	for _, address := range []string{"/calls?principal=alice&blocked=false&tree=&sort=oldest&size=5&after=", "/export?principal=alice&of=1", "/people?by=principal&span=day", "/branches?open=false&sort=newest", "/?since=1d&server="} {
 		v.page(address, http.StatusOK)
 	}
 }
@@ -172,13 +172,21 @@ func TestAddresses(t *testing.T) {
 func TestNamesWithoutRecords(t *testing.T) {
 	v := visit(t, journal(t, push("br_a", pushed)), false, nil)
 	for address, said := range map[string]string{
-		"/calls?principal=zed": "principal: no record has the name &#34;zed&#34;; there are ",
-		"/calls?tool=db__reed": "tool: no record has the name &#34;db__reed&#34;",
-		"/export?context=br_b": "context: no record has the name &#34;br_b&#34;; there are br_a",
+		"/calls?principal=zed":     "principal: no record has the name &#34;zed&#34;; there are ",
+		"/calls?tool=db__reed":     "tool: no record has the name &#34;db__reed&#34;",
+		"/export?context=br_b":     "context: no record has the name &#34;br_b&#34;; there are br_a",
+		"/people?principal=zed":    "principal: no record has the name &#34;zed&#34;; there are ",
+		"/people?by=team&team=zed": "team: no record has the name &#34;zed&#34;",
+		"/branches?principal=zed":  "principal: no record has the name &#34;zed&#34;",
+		"/?server=zed":             "server: no record has the name &#34;zed&#34;",
+		"/tools?server=zed":        "server: no record has the name &#34;zed&#34;",
 	} {
 		if page := v.page(address, http.StatusNotFound); !strings.Contains(page, said) || !strings.Contains(page, "that retention has removed") {
 			t.Errorf("%s: %s", address, page)
 		}
+	}
+	if page := v.page("/peeple", http.StatusNotFound); !strings.Contains(page, "there is no page &#34;/peeple&#34;") || !strings.Contains(page, `href="/people"`) {
+		t.Errorf("a path without a page: %s", page)
 	}
 }
 
