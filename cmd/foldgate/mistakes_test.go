@@ -101,8 +101,8 @@ var mistakes = []struct {
 	{"condition", "policy: {rules: [{name: r, deny: ['*'], when: 'args.x ='}]}\n", "", `line 1: policy.rules\[0\].when: `, `such as args.sql.startsWith\("SELECT"\)`, 2},
 	{"workflow of no upstream", "workflows: [{name: x, open: [{tool: nope.y}]}]\n", "", `line 1: workflows\[0\].open\[0\].tool: `, `write <upstream>.<tool>`, 2},
 	{"rules missing", "scrub: {rules: nofile.toml}\n", "", `line 1: scrub.rules: .*nofile.toml`, `correct the path, or remove the key`, 2},
-	{"rules that are none", "scrub: {rules: foldgate.yaml}\n", "", `foldgate.yaml: scrub.rules: `, `toml`, 2},
-	{"rules that are none, of a gateway", "scrub: {rules: foldgate.yaml}\n", "run", `foldgate.yaml: scrub.rules: `, `toml`, 2},
+	{"rules that are none", "scrub: {rules: foldgate.yaml}\n", "", `line 1: scrub.rules: rules .*foldgate.yaml: line 1: expected '=' after key`, `; correct the file, or remove the key`, 2},
+	{"rules that are none, of a gateway", "scrub: {rules: foldgate.yaml}\n", "run", `line 1: scrub.rules: rules .*foldgate.yaml: line 1: `, `; correct the file, or remove the key`, 2},
 
 	// The command line and files.
 	{"command mistyped", "", "chek", `"chek"`, `did you mean check\?`, 2},

@@ -93,11 +93,17 @@ type allowEntry struct {
 	Condition, RegexTarget                          string
 }
 
+func newRuleSet() *ruleSet { return &ruleSet{byID: map[string]*rule{}, disabled: map[string]bool{}} }
+
+// CheckRules returns why the file at path, or one that it extends, has no rules that [New] could load. It takes less
+// time than New.
+func CheckRules(path string) error { return newRuleSet().loadFile(path, 0) }
+
 // loadRules returns gitleaks' default rules, foldgate's, and those of the file at path if it is
 // not "". A rule of the file with the id of a default rule changes that one, as extend does in
 // gitleaks. known are literal secrets, which no file can except.
 func loadRules(path string, known []string) (*ruleSet, error) {
-	set := &ruleSet{byID: map[string]*rule{}, disabled: map[string]bool{}}
+	set := newRuleSet()
 	if path != "" {
 		if err := set.loadFile(path, 0); err != nil {
 			return nil, err
@@ -167,7 +173,7 @@ func (s *ruleSet) loadFile(path string, depth int) error {
 func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 	var f ruleFile
 	if err := toml.Unmarshal(text, &f); err != nil {
-		return nil, fmt.Errorf("rules %s: %w", name, err)
+		return nil, fmt.Errorf("rules %s: %w", name, plainTOML(err))
 	}
 	lists, err := f.lists()
 	if err != nil {
@@ -189,6 +195,21 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 		s.add(r)
 	}
 	return &f, nil
+}
+
+// plainTOML returns the error of a file that is no TOML, or has a value of the wrong type, with the line, and without
+// the names of Go's types.
+func plainTOML(err error) error {
+	at, ok := errors.AsType[*toml.DecodeError](err)
+	if !ok {
+		return err
+	}
+	line, _ := at.Position()
+	text := strings.TrimPrefix(at.Error(), "toml: ")
+	if what, _, is := strings.Cut(strings.TrimPrefix(text, "cannot decode TOML "), " into "); is {
+		text = fmt.Sprintf("%s has the wrong type, %s", strings.Join(at.Key(), "."), what)
+	}
+	return fmt.Errorf("line %d: %s", line, text)
 }
 
 // add adds a base rule. A rule of the same id that was added before changes it: its regex, path, entropy and secretGroup

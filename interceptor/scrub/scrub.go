@@ -60,11 +60,11 @@ const large = 1 << 20
 func New(opts Options) (*Scrubber, error) {
 	rules, err := loadRules(opts.Rules, opts.Known)
 	if err != nil {
-		return nil, fmt.Errorf("scrub: %w", err)
+		return nil, err
 	}
 	set, err := regexset.New(rules.patterns(), quotedSigns...)
 	if err != nil {
-		return nil, fmt.Errorf("scrub: rules: %w", err)
+		return nil, fmt.Errorf("rules: %w", err)
 	}
 	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout, large: make(chan struct{}, runtime.GOMAXPROCS(0))}, nil
 }

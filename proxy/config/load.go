@@ -583,6 +583,8 @@ func (c Config) missing() []Fault {
 	if c.Scrub.Rules != "" {
 		if _, err := os.Stat(c.RulesFile()); err != nil {
 			k.Add("scrub.rules", "%q: %s; correct the path, or remove the key", c.RulesFile(), readError(err))
+		} else if err := scrub.CheckRules(c.RulesFile()); err != nil {
+			k.Add("scrub.rules", "%v; correct the file, or remove the key", err)
 		}
 	}
 	directory := func(key, path string) {

@@ -187,7 +187,7 @@ func (e *Engine) scrubPolicy(server string) interceptor.ScrubPolicy {
 func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
 	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Secrets(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
 	if err != nil {
-		return nil, config.NewError(cmp.Or(c.File, "configuration"), config.Fault{Key: "scrub.rules", Msg: err.Error()})
+		return nil, config.NewError(cmp.Or(c.File, "configuration"), config.Fault{Key: "scrub.rules", Msg: err.Error() + "; correct the file, or remove the key"})
 	}
 	return s, nil
 }
