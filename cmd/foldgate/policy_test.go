@@ -93,12 +93,12 @@ policy:
 		t.Errorf("code %d, %s%s", code, errOut, out)
 	}
 	for text, want := range map[string]string{
-		"- {tool: x, expct: deny}": "unknown field \"expct\": foldgate policy test --help lists the keys", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
-		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`,
+		"- {tool: x, expct: deny}": "bad.yaml: line 1: [0].expct: there is no such key; did you mean expect? Otherwise use one of principal, team, ", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
+		"- {tool: x, expect: deny, principal: zed}": `line 1: [0].principal: there is no principal "zed"; there are alice, bob`,
 		"- {tool: fiels__read_file, expect: deny}":  `no server has "fiels__read_file": hosts see names such as files__*`, "- {prompt: x, expect: deny}": `no server has "x"`,
 		"- {resource: 'file:///x', server: nope, expect: deny}": `there is no upstream "nope"; there are files`, "- {tool: files__x, server: nope, expect: deny}": `there is no upstream "nope"`,
 		"- {tool: fiels__x, server: files, expect: deny}": `no server has "fiels__x"`,
-		"tool: x": "bad.yaml", "": "has no tests", "[]": "has no tests",
+		"tool: x": "bad.yaml: line 1: must be a list", "- {tool: x, expect: deny}\n-\ttool: x": "line 2: syntax: has a tab", "- {tool: files__grep, expect: deny}\n- {tool: files__grep, args: {q: '${NOT_SET} $$'}, expect: no}": "line 2: [1].expect: ", "": "has no tests", "[]": "has no tests",
 	} {
 		add("bad.yaml", text+"\n")
 		if _, errOut, code := runs(t, "policy", "test", bad, "--config", file); code != exitUsage || !strings.Contains(errOut, want) {

@@ -182,12 +182,48 @@ func Sum(data []byte) string { return fmt.Sprintf("%x", sha256.Sum256(data)) }
 
 // parse decodes and checks the text of a file in dir, "" for the working directory.
 func parse(dir string, data []byte, env func(string) (string, bool), lenient bool) (c Config, faults []Fault) {
-	d := document{env: env, lenient: lenient, lines: map[string]int{}, named: map[string]ast.Node{}}
-	c = Default()
+	d := newDocument(env)
+	d.lenient, c = lenient, Default()
+	faults = d.parse(data, func(body ast.Node) []Fault { // an empty file is the defaults
+		if d.envFile = d.readEnvFile(body, dir); d.envFile.Msg != "" && !d.lenient {
+			return []Fault{d.envFile}
+		}
+		faults := d.decode(body, &c)
+		if c.order, c.lines = d.order, d.lines; len(faults) > 0 {
+			return faults
+		}
+		faults = c.Locate(c.Validate())
+		if d.unset { // the rest may follow from values that are not there
+			faults = slices.DeleteFunc(faults, func(f Fault) bool { return !stateKeys.MatchString(f.Key) })
+		}
+		return faults
+	})
+	return c, faults
+}
+
+// document reads a file's text into a configuration, or another value.
+type document struct {
+	env    func(string) (string, bool) // nil: ${NAME} is a text like others
+	lines  map[string]int              // by key
+	order  []string                    // the keys of the upstreams
+	named  map[string]ast.Node         // by anchor
+	faults []Fault
+
+	lenient bool  // see FindState
+	unset   bool  // there is a value with a variable that is unset, and that is no fault
+	envFile Fault // of env_file
+}
+
+func newDocument(env func(string) (string, bool)) *document {
+	return &document{env: env, lines: map[string]int{}, named: map[string]ast.Node{}}
+}
+
+// parse has read read what a text holds, unless it is empty, and returns the faults.
+func (d *document) parse(data []byte, read func(body ast.Node) []Fault) (faults []Fault) {
 	// Editors of Windows write a byte order mark.
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) {
-		return c, []Fault{{Key: "syntax", Msg: "is not UTF-8: save the file in this encoding"}}
+		return []Fault{{Key: "syntax", Msg: "is not UTF-8: save the file in this encoding"}}
 	}
 	defer func() { // the YAML library panics on some malformed files
 		if p := recover(); p != nil {
@@ -196,48 +232,29 @@ func parse(dir string, data []byte, env func(string) (string, bool), lenient boo
 	}()
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return c, []Fault{explain(err)}
+		return []Fault{explain(err)}
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
 		switch {
 		case doc.Body == nil:
 		case body != nil:
-			return c, []Fault{{Key: "file", Line: line(doc.Body), Msg: "holds more than one YAML document: remove the line --- between them, or the second one"}}
+			return []Fault{{Key: "file", Line: line(doc.Body), Msg: "holds more than one YAML document: remove the line --- between them, or the second one"}}
 		default:
 			body = doc.Body
 		}
 	}
 	if body == nil {
-		return c, nil // an empty file is the defaults
+		return nil
 	}
-	if d.envFile = d.readEnvFile(body, dir); d.envFile.Msg != "" && !d.lenient {
-		return c, []Fault{d.envFile}
-	}
-	d.read(body, "", reflect.ValueOf(&c).Elem())
-	c.order, c.lines = d.order, d.lines
-	if len(d.faults) > 0 {
-		slices.SortStableFunc(d.faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, strings.Compare(a.Key, b.Key)) })
-		return c, d.faults
-	}
-	faults = c.Locate(c.Validate())
-	if d.unset { // the rest may follow from values that are not there
-		faults = slices.DeleteFunc(faults, func(f Fault) bool { return !stateKeys.MatchString(f.Key) })
-	}
-	return c, faults
+	return read(body)
 }
 
-// document reads a file's text into a configuration.
-type document struct {
-	env    func(string) (string, bool)
-	lines  map[string]int      // by key
-	order  []string            // the keys of the upstreams
-	named  map[string]ast.Node // by anchor
-	faults []Fault
-
-	lenient bool  // see FindState
-	unset   bool  // there is a value with a variable that is unset, and that is no fault
-	envFile Fault // of env_file
+// decode reads a value into what v points to, and returns the faults, in the order of their lines.
+func (d *document) decode(n ast.Node, v any) []Fault {
+	d.read(n, "", reflect.ValueOf(v).Elem())
+	slices.SortStableFunc(d.faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, strings.Compare(a.Key, b.Key)) })
+	return d.faults
 }
 
 // stateKeys match the keys whose values [FindState] needs.
@@ -405,7 +422,9 @@ func (d *document) scalar(n ast.Node, key string, v reflect.Value) {
 
 // expand returns a text with ${NAME} replaced. ok is false if that is a fault, or a variable may be unset and is.
 func (d *document) expand(n *ast.StringNode, key string) (text string, ok bool) {
-	ok = true
+	if ok = true; d.env == nil {
+		return n.Value, ok
+	}
 	isState := stateKeys.MatchString(key)
 	text = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
 		if memoryArguments.MatchString(key) && memory.IsName(strings.Trim(m, "${}")) {

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 
 	"github.com/foldgate/foldgate/internal/globs"
 	"github.com/foldgate/foldgate/proxy/policy"
@@ -55,8 +55,9 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		return nil, NewError(file, Fault{Msg: readError(err)})
 	}
 	var tests []policyTest
-	if err := yaml.UnmarshalWithOptions(data, &tests, yaml.Strict()); err != nil {
-		return nil, NewError(file, Fault{Msg: strings.TrimSpace(yaml.FormatError(err, false, false)) + ": foldgate policy test --help lists the keys of a test"})
+	doc := newDocument(nil)
+	if faults := doc.parse(data, func(body ast.Node) []Fault { return doc.decode(body, &tests) }); len(faults) > 0 {
+		return nil, NewError(file, faults...)
 	}
 	var k checker
 	k.If(len(tests) == 0, "", "has no tests: foldgate policy test --help lists the keys of a test")
@@ -75,7 +76,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 			q.Full, q.Name = q.Name, ShortName(q.Name)
 		}
 		k.If(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
-		k.If(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
+		k.If(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %.80q; there are %s", t.Principal, cmp.Or(strings.Join(c.PrincipalNames(), ", "), "none"))
 		ours := t.Tool != "" && (own(t.Tool) || ForSearch(t.Tool))
 		if q.Server == "" && q.Kind != policy.Resource {
 			q.Server, _, _ = c.ByPrefix(q.Full)
@@ -115,7 +116,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 		results = append(results, r)
 	}
 	if len(k.List) > 0 {
-		return nil, NewError(file, k.List...)
+		return nil, NewError(file, Config{lines: doc.lines}.Locate(k.List)...)
 	}
 	return results, nil
 }
