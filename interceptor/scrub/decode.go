@@ -71,6 +71,11 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 		return nil, nil
 	}
 	lists, err := x.runs(text, within)
+	if err == nil {
+		var bytes []edits
+		bytes, err = x.lists(text, within)
+		lists = append(lists, bytes...)
+	}
 	runs := len(lists)
 	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within[0].Start:within[len(within)-1].End])
 	for _, first := range spellings {

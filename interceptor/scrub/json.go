@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
@@ -27,7 +28,7 @@ import (
 //   - examines as lines the strings of an array, those at one place of its
 //     members, and, if the document contains the begin of a private key, those
 //     of an object; arguments of a command and headers also as such a list,
-//   - examines and encodes again the text in a base64 "blob".
+//   - examines and encodes again the text in a base64 "blob" and in an array of bytes.
 //
 // Only string tokens with a secret change. Without a secret, clean is raw itself. If two keys of
 // an object get the same replacement, the second ends in #2. After an error, which includes JSON
@@ -117,6 +118,11 @@ func (d *document) prefilterPart(text string, base int) error {
 		add(run.Start)
 		at = run.End
 	}
+	for i := 0; i+listWindow <= len(text); i += listStride {
+		if mayBeList(text, i) {
+			add(i)
+		}
+	}
 	for _, sign := range []string{"%", "&"} { // a string with a backslash is examined anyway
 		for at := 0; ; at++ {
 			i := strings.Index(text[at:], sign)
@@ -135,6 +141,7 @@ func (d *document) prefilterPart(text string, base int) error {
 type frame struct {
 	start   int
 	array   bool
+	numbers int    // of its elements or members, those that are as short as the number of a byte
 	content bool   // an array that is the value of a "content"
 	blocks  []span // of such an array: the texts
 	cookie  bool   // an object with a member that only cookies have
@@ -178,7 +185,7 @@ func (d *document) token(t rawjson.Token) error {
 		d.enter(t.Start, t.Event == rawjson.ArrayStart)
 	case rawjson.ObjectEnd, rawjson.ArrayEnd:
 		d.stack = d.stack[:len(d.stack)-1]
-		err := d.leave(f)
+		err := d.leave(f, t.End)
 		*f = frame{} // it refers to the document
 		return err
 	case rawjson.KeyToken:
@@ -190,6 +197,10 @@ func (d *document) token(t rawjson.Token) error {
 		return d.scan(at, f.name)
 	case rawjson.StringToken:
 		return d.value(at)
+	case rawjson.ScalarToken:
+		if f != nil && t.End-t.Start <= len("255") {
+			f.numbers++
+		}
 	}
 	return nil
 }
@@ -240,8 +251,13 @@ func (d *document) value(at span) error {
 }
 
 // leave examines the parts of an object or array that are complete at its end.
-func (d *document) leave(f *frame) error {
+func (d *document) leave(f *frame, end int) error {
 	if f.array {
+		if f.numbers >= minDecoded && !d.inText {
+			if err := d.scanNumbers(span{f.start, end}); err != nil {
+				return err
+			}
+		}
 		if len(f.blocks) < 2 {
 			return nil
 		}
@@ -270,6 +286,34 @@ func (d *document) leave(f *frame) error {
 	return nil
 }
 
+// scanNumbers examines the text in an array of bytes, as of a Buffer in JavaScript.
+func (d *document) scanNumbers(at span) error {
+	raw := view(d.raw[:at.End-1])
+	list := listAt(d.numbers[:0], raw, at.Start+1)
+	d.numbers = list.numbers
+	bytes, ok := make([]byte, 0, len(list.numbers)), strings.Trim(raw[list.next:], " \t\r\n") == ""
+	for _, n := range list.numbers {
+		if ok {
+			bytes, ok = n.bytes(bytes, raw, 10)
+		}
+	}
+	if !ok || len(bytes) < minDecoded || !utf8.Valid(bytes) {
+		return nil
+	}
+	text := string(bytes)
+	marks, found, err := d.examine(text)
+	if err != nil || len(marks) == 0 {
+		return err
+	}
+	var with []byte
+	for i, c := range []byte(redact(text, marks)) {
+		with = strconv.AppendUint(append(with, "[,"[min(i, 1)]), uint64(c), 10)
+	}
+	d.dirtyAt(at).with = append(with, ']')
+	d.note(at, nil, found)
+	return nil
+}
+
 // scanBlob examines the text in a base64 blob. Without a secret in it, it examines the blob
 // itself: a token may read like base64.
 func (d *document) scanBlob(f *frame) error {
@@ -283,7 +327,7 @@ func (d *document) scanBlob(f *frame) error {
 		return err
 	}
 	if len(marks) > 0 {
-		d.dirtyAt(f.blob).blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
+		d.dirtyAt(f.blob).with = rawjson.Quote(base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks))))
 		d.note(f.blob, nil, found)
 		return nil
 	}

@@ -16,7 +16,7 @@ type dirtyString struct {
 	span
 	object int // start of the object, for a key; else -1
 	marks  []mark
-	blob   string // replaces the whole string if not ""
+	with   []byte // replaces the whole string, or array of bytes, if not nil
 }
 
 // placedFindings are those in the string that starts at byte at.
@@ -74,8 +74,8 @@ func (d *document) rewrite() []byte {
 		t := d.dirty[start]
 		out = append(out, d.raw[at:t.Start]...)
 		at = t.End
-		if t.blob != "" {
-			out = rawjson.AppendQuote(out, t.blob)
+		if t.with != nil {
+			out = append(out, t.with...)
 			continue
 		}
 		from := len(out)

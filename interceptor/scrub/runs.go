@@ -117,7 +117,7 @@ func runEnd(b []byte, from, i int) int {
 			padding++
 		}
 		alone := padding > 0 || end == len(b) || strings.IndexByte("\r\n\"'`<\\,;)]}", b[end]) >= 0
-		complete := (digits+end-from+padding)%4 == 0
+		complete := (digits+end-from+padding)%4 == 0 || (digits+end-from)%2 == 0 && isHex(b[from:end])
 		switch full := end-next == column || end-from == width; {
 		case end > from && full && alone:
 		case end > from && end-next < column && complete && (alone && wrapped || padding > 0 || lines > 0):
@@ -129,6 +129,10 @@ func runEnd(b []byte, from, i int) int {
 	}
 }
 
+func isHex(b []byte) bool {
+	return !slices.ContainsFunc(b, func(c byte) bool { return hexDigit[c] == noDigit })
+}
+
 func digitsEnd(b []byte, i int) int {
 	for i < len(b) && inBase64(b[i]) {
 		i++
@@ -138,7 +142,7 @@ func digitsEnd(b []byte, i int) int {
 
 // addRun adds the printable texts that a run encodes. A run may begin with something else,
 // such as a path, so all alignments are tried. The next line may be something else too, so the
-// lines are decoded one by one and together. Hexadecimal lines are not joined.
+// lines are decoded one by one and together.
 func (l *edits) addRun(text string, run span) {
 	for at := run.Start; at+2*minDecoded <= run.End; {
 		end := at
@@ -164,6 +168,9 @@ func (l *edits) addRun(text string, run span) {
 			joined := joinLines(text, run)
 			for skip := range 4 {
 				l.addDecoded(text, &joined, skip, 4)
+			}
+			if isHex([]byte(joined.all)) {
+				l.addDecoded(text, &joined, 0, 2)
 			}
 		}
 		at = run.End - len(rest)

@@ -135,7 +135,8 @@ type examination struct {
 	repeated []int   // of a table, by column: cells that are the name
 	spans    []span  // of the cells of its header and of a row
 	paired   bool    // it is of pairs; see decoded
-	excused  bool    // a finding in the last line was excepted for the whole text; see lastLine
+	numbers  []byteNumber
+	excused  bool // a finding in the last line was excepted for the whole text; see lastLine
 
 	// Of a document.
 	stack    []frame
@@ -168,7 +169,7 @@ func (x *examination) end() {
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
 	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
-	x.repeated, x.spans = kept(x.repeated), kept(x.spans)
+	x.repeated, x.spans, x.numbers = kept(x.repeated), kept(x.spans), kept(x.numbers)
 	s := x.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,6 +31,7 @@ func largeTexts(n int) map[string]string {
 		"entities": fill("&#65;"), "named entities": fill("&amp;"), "quoted-printable": fill("token=3Da "), "soft breaks": fill("a=\n"), "signs": fill("="), "quotes": fill(`"`),
 		"zeros": fill("a\x00"), "heads of gzip": fill("H4sIAAAAAAAAA0tMSk5JTUvPyMwCAA "), "nested base64": base64.StdEncoding.EncodeToString([]byte(base64.StdEncoding.EncodeToString([]byte(fill("some text of "))))),
 		"JSON table": `{"columns":["name","password"],"rows":[` + fill(`["ann","s3cr3t-x9"],`) + `["a","b"]]}`, "deep": fill("[") + fill("]"), "secrets": fill(github(50) + " "),
+		"bytes": fill("103, "), "hexadecimal bytes": fill("67:"), "short lists": fill("12, 34, x "), "long numbers": fill("1700000000, "), "dump": fill("00000000  67 68 70 5f 67 68 70 5f  67 68 70 5f 67 68 70 5f  |ghp_ghp_ghp_ghp_|\n"),
 		"zero width": fill("\u200b"), "url": fill("https://a:b@c?token=x&"), "block": fill("token: |\n  abcdefgh\n"),
 	}
 }
