@@ -36,6 +36,10 @@ var encodings = []struct {
 	{"percent", func(s string) string { return each(s, "%%%02X") }},
 	{"unicode escapes", func(s string) string { return each(s, `\u%04x`) }},
 	{"hex escapes", func(s string) string { return each(s, `\x%02x`) }},
+	{"octal escapes", func(s string) string { return each(s, `\%03o`) }},
+	{"octal escapes of a shell", func(s string) string { return each(s, `\0%03o`) }},
+	{"escapes in braces", func(s string) string { return each(s, `\u{%x}`) }},
+	{"long escapes", func(s string) string { return each(s, `\U%08x`) }},
 	{"zero width", func(s string) string { return strings.Join(strings.Split(s, ""), "\u200b") }},
 	{"soft hyphen", func(s string) string { return s[:9] + "\u00ad" + s[9:] }},
 	{"one percent", func(s string) string { return s[:4] + fmt.Sprintf("%%%02x", s[4]) + s[5:] }},
@@ -109,7 +113,7 @@ func inUTF16(order binary.AppendByteOrder, s string) (b []byte) {
 // each formats every byte of s, or every character for an escape of those.
 func each(s, format string) string {
 	var b strings.Builder
-	if strings.ContainsAny(format, "u&") {
+	if strings.ContainsAny(format, "uU&") {
 		for _, r := range s {
 			fmt.Fprintf(&b, format, r)
 		}
@@ -191,7 +195,7 @@ func TestAfterAnEscape(t *testing.T) {
 	key := "AK" + "IAQYLPMN5HHHFPZAM2"
 	for _, in := range []string{
 		`{"out":"one\nKEY\ntwo"}`, `{"out":"one\tKEY\t"}`, `one\r\nKEY\r\n`, `"{\"out\":\"one\\nKEY\\n\"}"`, `one\\\\nKEY\\\\n`, `one\\\nKEY`, `one\\\\nKEY`,
-		"\x1b[32mKEY \x1b[0m", `{"out":"\u001b[1;32mKEY \u001b[0m"}`, `\x1b[01;31m\x1b[KKEY`, `\\\u001b[32mKEY`,
+		"\x1b[32mKEY \x1b[0m", `{"out":"\u001b[1;32mKEY \u001b[0m"}`, `\x1b[01;31m\x1b[KKEY`, `\033[1;31mKEY \033[0m`, `\e[31mKEY \e[0m`, `jdbc\:KEY\!`, `\\\u001b[32mKEY`,
 	} {
 		in = strings.ReplaceAll(in, "KEY", key)
 		want := strings.ReplaceAll(in, key, "[REDACTED:aws-access-token]")
@@ -204,8 +208,8 @@ func TestAfterAnEscape(t *testing.T) {
 // TestPunctuationAfterABackslash: what makes Markdown of HTML puts a backslash before signs of a token.
 func TestPunctuationAfterABackslash(t *testing.T) {
 	s := newScrubber(t, Options{})
-	for _, secret := range []string{github(46), "github" + "_pat_" + strings.Repeat(github(47)[4:24]+"_", 4)[:82], "glp" + "at-" + github(48)[4:24], "npm" + "_" + github(49)[4:]} {
-		in := "see " + strings.NewReplacer("_", `\_`, "-", `\-`).Replace(secret) + " there, a\\_b"
+	for _, secret := range []string{github(46), "github" + "_pat_" + strings.Repeat(github(47)[4:24]+"_", 4)[:82], "glp" + "at-" + github(48)[4:24], "npm" + "_" + github(49)[4:], "ey" + token(50, "", 30) + ".ey" + token(51, "", 60) + "." + token(52, "", 43)} {
+		in := "see " + strings.NewReplacer("_", `\_`, "-", `\-`, ".", `\.`).Replace(secret) + " there, a\\_b"
 		if got, found, err := s.Text(context.Background(), in); err != nil || len(found) != 1 || !strings.HasPrefix(got, "see [REDACTED:") || !strings.HasSuffix(got, "] there, a\\_b") {
 			t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
 		}

@@ -135,7 +135,7 @@ func escapeAt(text string, i int) (end int, with string, ok bool) {
 	}
 	end = i + 2
 	switch text[i+1] {
-	case '"', '/', '\'', '_', '-', '=', '+': // in JSON, Markdown and shells
+	case '"', '/', '\'', '_', '-', '=', '+', '.', ':', '!', '#', '~': // in JSON, Markdown, shells and Java's properties
 		return end, text[i+1 : i+2], true
 	case 'n': // the letter is no part of the word that follows
 		return end, "\n", true
@@ -143,13 +143,26 @@ func escapeAt(text string, i int) (end int, with string, ok bool) {
 		return end, "\r", true
 	case 't':
 		return end, "\t", true
-	case 'f', 'b':
-		return end, " ", true
+	case 'e':
+		return colorAt(text, end)
+	case '0', '1', '2', '3', '4', '5', '6', '7':
+		return octalEscape(text, i)
 	case '\r', '\n': // in a shell and in YAML a word goes on in the next line
 		next := strings.TrimLeft(text[i+1:], "\r\n \t")
 		end = len(text) - len(next)
 		return end, "", i > 0 && next != "" && inBase64(text[i-1]) && inBase64(next[0]) && strings.Count(text[i:end], "\n") == 1
 	case 'u', 'U':
+		if text[end:min(end+1, len(text))] == "{" { // of JavaScript, Rust and Swift
+			digits, _, ok := strings.Cut(text[end+1:min(end+8, len(text))], "}")
+			if !ok || digits == "" {
+				return end, "", false
+			}
+			end, with, ok = hexEscape(text, i, 3, len(digits))
+			return end + 1, with, ok
+		}
+		if strings.HasPrefix(text[end:], "0000") && text[i+1] == 'U' {
+			return hexEscape(text, i, 2, 8)
+		}
 		return hexEscape(text, i, 2, 4)
 	case 'x', 'X':
 		return hexEscape(text, i, 2, 2)
@@ -203,11 +216,27 @@ func hexEscape(text string, i, skip, n int) (end int, with string, ok bool) {
 	switch {
 	case v == esc:
 		return colorAt(text, end)
-	case n == 4 && v >= utf8.RuneSelf:
+	case (n > 2 || skip > 2) && v >= utf8.RuneSelf:
 		return end, "", invisible(rune(v))
 	}
 	// From 0x80 on it is a byte of a longer character, which may be an invisible one.
 	return end, string([]byte{byte(v)}), v >= utf8.RuneSelf || printable(byte(v)) // a string of one byte allocates nothing
+}
+
+// octalEscape is escapeAt for three octal digits, also behind a 0.
+func octalEscape(text string, i int) (end int, with string, ok bool) {
+	end = i + len(`\000`)
+	if strings.HasPrefix(text[i:], `\0`) && end < len(text) && text[end]&^7 == '0' {
+		end++
+	}
+	if end > len(text) {
+		return i, "", false
+	}
+	v, err := strconv.ParseUint(text[i+1:end], 8, 8)
+	if v == esc && err == nil {
+		return colorAt(text, end)
+	}
+	return end, string([]byte{byte(v)}), err == nil && (v >= utf8.RuneSelf || printable(byte(v)))
 }
 
 // esc begins the sequences by which terminals color text.
