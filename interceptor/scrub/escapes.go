@@ -62,13 +62,13 @@ func (x *examination) addEscapes(l *edits, text string, within span, first strin
 				break
 			}
 			at += i
+			if err := x.limit.Spend(perEscape); err != nil {
+				return err
+			}
 			if end, with, ok := escapeAt(text, at); ok {
 				l.grow(text[at:within.End])
 				l.add(span{at, end}, with)
 				at = end - 1
-				if err := x.limit.Spend(perEdit); err != nil {
-					return err
-				}
 			} else if special == '\\' && at+1 < within.End && text[at+1] == '\\' {
 				at++ // \\u0041 is no escape of A
 			}
@@ -83,7 +83,7 @@ func (x *examination) addEscapes(l *edits, text string, within span, first strin
 			if with, ok := plainOf(r); ok {
 				l.grow(text[at:within.End])
 				l.add(span{at, at + size}, with)
-				if err := x.limit.Spend(perEdit); err != nil {
+				if err := x.limit.Spend(perEscape); err != nil {
 					return err
 				}
 			}

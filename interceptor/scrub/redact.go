@@ -132,25 +132,44 @@ func (x *examination) endOf(r *rule, m regexset.Span) (int, error) {
 }
 
 // linesBefore returns the lines of base64 that end at byte end, or an empty span if they are few, or
-// the body of a whole private key.
+// the body of a whole private key. It reads no more than these and, if they are not few, the line before them: a long
+// line may have many ends.
 func linesBefore(text string, end int) span {
+	const least = 2 * minDecoded
 	start := end
 	for start > 0 {
-		from := strings.LastIndexByte(text[:start-1], '\n') + 1
-		line := strings.TrimSpace(text[from:start])
-		if strings.Contains(line, "-----BEGIN") {
-			return span{}
+		i := start
+		back := func(set *byteSet) {
+			for i > 0 && set[text[i-1]] {
+				i--
+			}
 		}
-		if line == "" || strings.TrimLeft(strings.TrimRight(line, "="), base64Digits) != "" {
+		if text[i-1] == '\n' {
+			i--
+		}
+		back(&blanks)
+		last := i
+		back(&padding)
+		back(&keyDigits)
+		empty := i == last
+		if back(&blanks); i > 0 && text[i-1] != '\n' { // something else is in the line
+			if end-start >= least && strings.Contains(text[strings.LastIndexByte(text[:i], '\n')+1:start], "-----BEGIN") {
+				return span{}
+			}
 			break
 		}
-		start = from
+		if empty {
+			break
+		}
+		start = i
 	}
-	if end-start < 2*minDecoded {
+	if end-start < least {
 		return span{}
 	}
 	return span{start, end}
 }
+
+var blanks, padding, keyDigits = setOf(" \t\r\v\f"), setOf("="), setOf(base64Digits)
 
 // appendWithoutIDs appends the parts of m in text that are not ids of foldgate. An agent has to read those, so
 // they are never redacted, although some look like keys.

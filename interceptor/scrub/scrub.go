@@ -218,9 +218,8 @@ const (
 	perCell   = 600
 	perRun    = 150
 	perDigit  = 8  // of a run
-	perEdit   = 40 // of escapes
 	perToken  = 40 // of JSON
-	perEscape = 20 // in a string of JSON
+	perEscape = 30
 	perMark   = 150
 )
 

@@ -20,12 +20,13 @@ type Limit interface {
 
 // Work in steps.
 const (
-	perByte  = 1  // of a search for literals
-	perHit   = 8  // of a literal
-	perState = 2  // of a DFA
-	perRun   = 20 // of a DFA, in states
-	perTry   = 10 // of a start
-	perRune  = 60 // that package regexp reads
+	perByte   = 1  // of a search for literals
+	perFolded = 15 // of a text with other forms of ASCII letters
+	perHit    = 8  // of a literal
+	perState  = 2  // of a DFA
+	perRun    = 20 // of a DFA, in states
+	perTry    = 10 // of a start
+	perRune   = 60 // that package regexp reads
 )
 
 // A Scratch is the memory to scan one text at a time. It keeps the DFAs that it has built.
@@ -89,6 +90,9 @@ func (c *Scratch) Scan(text string, limit Limit) error {
 	search, places := text, []int32(nil)
 	if !c.ascii && folds(text) {
 		search, places = fold(text)
+		if err := limit.Spend(perFolded * len(text)); err != nil {
+			return err
+		}
 	}
 	if err := c.scanLiterals(search, places); err != nil {
 		return err
