@@ -37,7 +37,7 @@ func read(text string) *findings {
 }
 
 // numbered matches what programs put before lines that they number.
-var numbered = regexp.MustCompile(`^ *(\d+)(?:\t|→|: ?)`)
+var numbered = regexp.MustCompile(`^ *(\d+)(?:→|: ?)|^ +(\d+)\t`)
 
 // unnumbered returns lines without the numbers that stand before all of them, and the first number; -1 if they have none.
 // A table that begins with such a column keeps it.
@@ -53,7 +53,7 @@ func unnumbered(lines []string) (bare []string, first int) {
 		if m == nil {
 			break
 		}
-		n, _ := strconv.Atoi(m[1])
+		n, _ := strconv.Atoi(m[1] + m[2])
 		if to == from {
 			first = n
 		}
@@ -65,10 +65,8 @@ func unnumbered(lines []string) (bare []string, first int) {
 	if to-from < 6 || len(lines)-to > maxAround {
 		return lines, -1
 	}
-	for _, comma := range "\t:" {
-		if t := rowsOf(lines[from:to], comma, 0); t != nil && t.n > 2 {
-			return lines, -1
-		}
+	if t := rowsOf(lines[from:to], ':', 0); t != nil && t.n > 2 {
+		return lines, -1
 	}
 	return bare, first
 }
