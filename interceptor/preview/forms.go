@@ -32,8 +32,10 @@ var forms = sync.OnceValue(func() []*form {
 			more:  `^[|\\/ ]*(?:Author: +(?P<author>.*?) <|(?:Author)?Date: +(?P<date>.*)|    (?P<subject>\S.*)|diff --git a/(?P<path>\S+)| (?P<path2>\S+) +\| +(?:\d+|Bin))`},
 		{kind: Blame, noun: "blamed line", share: 0.9, least: 4,
 			entry: `^\^?(?P<commit>[0-9a-f]{7,40}) (?:\S+ +)?\((?P<author>.+?) +(?P<date>\d{4}-\d\d-\d\d [\d:]+ [+-]\d{4}) +\d+\)`},
-		{kind: GitLog, noun: "commit", share: 0.8, least: 4,
+		{kind: GitLog, noun: "commit", share: 0.8, least: 4, many: "path",
+			more:  `^(?:[ACDMRTU]\d*\t)?(?P<path>[\w@~+-]*[./][^\s:;,"'{}()=<>]*)$`,
 			entry: `^[*|\\/_ ]*(?P<commit>[0-9a-f]{7,40}) (?:\((?P<refs>[^)]*)\) |\S+@\{\d+\}: )?(?P<prefix>[\w./-]+(?:\([^)]*\))?!?: )?\S`},
+		{kind: Diff, noun: "changed file", share: 0.95, least: 4, entry: `^(?P<status>[ACDMRTU]\d*)\t(?P<path>\S.*)$`},
 		{kind: Stacks, noun: "goroutine", least: 2, share: 0.02, brief: []string{"state", "frame"}, lead: "frame",
 			entry: `^goroutine \d+[^\[]*\[(?P<state>[^\],]+)`, more: `^(?P<frame>[\w./*()\[\]-]+)\(`},
 		{kind: Stacks, noun: "thread", least: 2, share: 0.02, brief: []string{"name", "state", "frame"}, lead: "frame",
@@ -63,7 +65,7 @@ var forms = sync.OnceValue(func() []*form {
 			entry: `^(?P<mode>\d{6}) (?P<type>blob|tree|commit) [0-9a-f]{40}(?: +(?P<size>\d+|-))?\s+(?P<path>.+)$`},
 		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?:(?P<state>[A-Z ]{5,}) )?(?P<name>@?[^@\s]*)(?:\S*(?: (?P<mark>[a-z]+))?$)?`},
 		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:\[(?P<type>DIR|FILE|LINK|SYMLINK|OTHER)\] (?P<path2>.+)|(?:[ MADRCU?!]{2} )?(?P<path>(?:\w+:/[^\s]*|(?:[\w.@~+-]*/|[\w@~+-]*[A-Za-z_][\w@~+-]*\.))(?:[^\s:;,"'{}()=<>/]+/?)*|\.{0,2}/[^\s:;,"'{}=<>]+(?: [^\s:;,"'{}=<>-][^\s:;,"'{}=<>]*)*))$`},
-		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "code",
+		{kind: Compiler, noun: "diagnostic", share: 0.15, least: 2, lead: "code",
 			entry: `^(?P<path>[^\s:()][^:()]*?)(?:[:(]\d+(?:[:,.]\d+)?\)?)?(?::| -)\s*(?:(?P<severity>(?i:fatal error|error|warning|note|info|hint|style))\b:?\s*(?:\[?(?P<code>[A-Z]{1,6}-?\d{2,5})\]?:?\s)?|(?P<code2>[A-Z]{1,4}\d{2,5}):?\s)(?P<message>.*?)(?:\s+[\[(](?P<code3>[\w.,/=+-]+)[\])])?$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "message",
 			entry: `^(?P<path>[^\s:()]+\.\w+):\d+:\d+: (?P<message>.*?)(?: \((?P<code>\w+)\))?$`, more: `^# `},
@@ -101,6 +103,7 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<size>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>(?:\.\.?|\S*[^\s\d.,-]\S*)(?: \S+){0,3})$`},
 		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"range", "mapping", "Size"},
 			entry: `^(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
+		{kind: Listing, noun: "file", share: 0.95, least: 4, entry: `^(?P<path>[^\s:]*/[^\s:]*): +(?P<type>[^,]+?)(?:,.*| for .*)?$`},
 		{kind: Listing, noun: "path", share: 0.9, least: 4, // of git status
 			entry: `^\t(?:(?P<state>[a-z][a-z ]+): +(?P<path>\S.*)|(?P<path2>\S+))$`, more: `^(?P<in_section>(?:Changes|Untracked|Unmerged) [^:]+):$|^  \(use |^(?:On|Your) branch |^and have `},
 	}

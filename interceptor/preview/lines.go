@@ -160,16 +160,20 @@ func readTests(f *findings) bool {
 	for j := last + 1; last >= 0 && j < last+8; j++ {
 		f.line(j, "", wide, 4)
 	}
-	if len(number) == 0 {
-		number = suites
-	}
-	var totals []string
-	for _, r := range []string{"fail", "pass", "skip"} {
-		if number[r] > 0 {
-			totals = append(totals, fmt.Sprintf("%s %s", group(number[r]), r))
+	for _, t := range []struct {
+		name   string
+		number map[string]int
+	}{{"results in lines: ", number}, {"files with tests: ", suites}} {
+		var totals []string
+		for _, r := range []string{"fail", "pass", "skip"} {
+			if t.number[r] > 0 {
+				totals = append(totals, fmt.Sprintf("%s %s", group(t.number[r]), r))
+			}
+		}
+		if len(totals) > 0 {
+			f.totals = append(f.totals, t.name+strings.Join(totals, " "))
 		}
 	}
-	f.totals = append(f.totals, "results in lines: "+strings.Join(totals, " "))
 	f.ends(0.3)
 	return true
 }

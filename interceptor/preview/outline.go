@@ -48,13 +48,18 @@ func readManual(f *findings) bool {
 		return false
 	}
 	f.kind = Manual
-	o := &outline{entries: entries{noun: "section or option"}}
+	o := &outline{entries: entries{noun: "entry"}}
 	for i, l := range f.lines {
 		if m := option.FindString(l); m != "" {
 			o.begin(i)
 			o.set("class", "option")
 			o.name(i, strings.TrimSpace(m))
 			o.put(2, i)
+		} else if m := command.FindStringSubmatch(l); m != nil {
+			o.begin(i)
+			o.set("class", "command")
+			o.name(i, m[1])
+			o.put(3, i)
 		} else if manualHead.MatchString(l) {
 			o.begin(i)
 			o.set("class", "section")
@@ -191,13 +196,14 @@ func isUnderline(l string) bool {
 }
 
 var (
-	manualHead = regexp.MustCompile(`^(?:   )?[A-Z][A-Z0-9 /,()-]+$|^(?:[Uu]sage|[A-Z][\w ]{2,50}):(?:$| )`)
+	manualHead = regexp.MustCompile(`^(?:   )?[A-Z][A-Z0-9 /,()-]+$|^(?:[Uu]sage|[A-Z][\w ()]{2,50}):(?:$| )`)
 	option     = regexp.MustCompile(`^\s{1,12}-{1,2}[\w?][\w-]*`)
+	command    = regexp.MustCompile(`^ {2,4}([a-z][\w-]*)(?:, [a-z]\w*)? {2,}[A-Z]`)
 )
 
 // isManual reports whether a text has the sections of a manual page, or the options of a help page.
 func isManual(sample []string) bool {
-	heads, options := count(sample, manualHead.MatchString), count(sample, option.MatchString)
+	heads, options := count(sample, manualHead.MatchString), count(sample, option.MatchString)+count(sample, command.MatchString)
 	indented := share(sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
 	if capitals := count(sample, func(l string) bool { return manualHead.MatchString(l) && l == strings.ToUpper(l) }); capitals < 2 {
 		heads = min(heads, 2)
@@ -400,7 +406,7 @@ func readRecords(f *findings) bool {
 			more++
 		}
 	}
-	if keys < 6 || (keys+more)*20 < len(f.sample)*19 || keys*2 < len(f.sample) || len(kinds) < 3 || again*10 > keys {
+	if keys < 6 || (keys+more)*20 < len(f.sample)*19 || keys*2 < len(f.sample) || len(kinds) < 3 || again*5 > keys {
 		return false
 	}
 	f.kind = Records

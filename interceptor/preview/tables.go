@@ -320,7 +320,7 @@ func readColumns(f *findings) bool {
 				e.row(t.at[i], header, row)
 			}
 		}
-		if comma == ' ' && !e.regular() {
+		if comma == ' ' && n > 3 && !e.regular() {
 			continue
 		}
 		f.kind = Table

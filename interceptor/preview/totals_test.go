@@ -61,7 +61,7 @@ func TestResultsOfTests(t *testing.T) {
 	for name, k := range map[string]struct{ text, says string }{
 		"unittest": {"test_a (m.A.test_a) ... ok\ntest_a (m.B.test_a) ... ok\ntest_b (m.B.test_b) ... FAIL\n\nFAIL: test_b (m.B.test_b)\n----\nRan 3 tests in 0.1s\n\nFAILED (failures=1)\n", "1 fail 2 pass"},
 		"spec":     {"▶ first\n  ✔ works (1.2ms)\n  ✔ ends (0.1ms)\n▶ second\n  ✔ works (0.4ms)\n  ✖ fails (0.4ms)\nℹ tests 4\nℹ pass 3\n✖ failing tests:\n✖ fails (0.4ms)\n", "1 fail 3 pass"},
-		"jest":     {"PASS a.test.js\n  a\n    ✓ works (5 ms)\n    ✓ ends\n  b\n    ✓ works (2 ms)\nTests:       3 passed, 3 total\n", "3 pass"},
+		"jest":     {"PASS a.test.js\n  a\n    ✓ works (5 ms)\n    ✓ ends\n  b\n    ✓ works (2 ms)\nTests:       3 passed, 3 total\n", "3 pass, files with tests: 1 pass"},
 		"TAP":      {"TAP version 13\n# Subtest: a\n    ok 1 - works\n    ok 2 - ends\nok 1 - a\n# Subtest: b\n    ok 1 - works\n    not ok 2 - ends\nnot ok 2 - b\n# tests 4\n", "2 fail 4 pass"},
 		"mocha":    {"  suite a\n    ✔ works\n    ✔ ends\n    1) breaks\n    2) fails\n\n  2 passing (20ms)\n  2 failing\n\n  1) suite a\n       breaks:\n     AssertionError: x\n\n  2) suite a\n       fails:\n     AssertionError: y\n", "2 fail 2 pass"},
 		"go":       {"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n--- FAIL: TestB (0.10s)\n--- FAIL: TestB (0.10s)\nFAIL\nFAIL\tx\t0.1s\n", "1 fail 1 pass"},

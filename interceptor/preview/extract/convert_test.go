@@ -41,6 +41,8 @@ func TestWhatJQReads(t *testing.T) {
 		{"rows of Python", "[(1, 'a', None), (2, 'b', 0.5)]", `[[1,"a",null],[2,"b",0.5]]`, "[jq read the value"},
 		{"objects of Python", "User(id=1, at=datetime.datetime(2026, 1, 2), p=<P object at 0x7f>)\nUser(id=2)\n", `[{"at":"datetime.datetime(2026, 1, 2)","id":1,"p":"<P object at 0x7f>"},{"id":2}]`, "[jq read the 2 values"},
 		{"values of JavaScript", "[\n  { id: 1, at: 2026-01-02T03:04:05.000Z, f: undefined },\n  { id: 0x1f, s: 'a\\'b' }\n]\n", `[{"at":"2026-01-02T03:04:05.000Z","f":null,"id":1},{"id":"0x1f","s":"a'b"}]`, "[jq read the value"},
+		{"what Node does not show", "[\n  {\n    f: [Function: f], d: { e: [Object] },\n    m: Map(1) { 'k' => C { x: 1 } }\n  }\n]\n", `[{"d":{"e":"[Object]"},"f":"[Function: f]","m":{"k":{"x":1}}}]`, "[jq read the value"},
+		{"a long string of pprint", "[{'a': 'some words '\n       'and \"more\"', 'b': 1}]\n", `[{"a":"some words and \"more\"","b":1}]`, "[jq read the value"},
 		{"JSON with comments", "// about\n{\n  // one\n  \"a\": 1, /* two */\n  \"b\": [1, 2,],\n}\n", `{"a":1,"b":[1,2]}`, "[jq read the value"},
 		{"hashes of Ruby", "{\"a\"=>1, \"b\"=>nil}\n{\"a\"=>2}\n", `[{"a":1,"b":null},{"a":2}]`, "[jq read the 2 values"},
 		{"an event stream", "event: x\ndata: {\"a\":\"of several bytes\"}\n\nevent: x\ndata: {\"a\":\"of more bytes\"}\n\n", `[{"a":"of several bytes"},{"a":"of more bytes"}]`, "[jq read the 2 values"},

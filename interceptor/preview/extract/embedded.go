@@ -108,11 +108,20 @@ func (p *literal) value(depth int) bool {
 	case '{':
 		return p.list('{', '}', depth, p.member)
 	case '[':
+		if n := len(opaque.FindString(p.text[p.at:min(len(p.text), p.at+80)])); n > 0 {
+			p.out = strconv.AppendQuote(p.out, p.text[p.at:p.at+n])
+			p.at += n
+			return true
+		}
 		return p.list('[', ']', depth, p.value)
 	case '(':
 		return p.list('[', ')', depth, p.value)
 	case '"', '\'':
 		return p.string()
+	}
+	if n := len(classed.FindString(p.text[p.at:min(len(p.text), p.at+80)])); n > 0 {
+		p.at += n - 1
+		return p.value(depth)
 	}
 	if name := startsObject.FindString(p.text[p.at:min(len(p.text), p.at+80)]); name != "" {
 		p.at += strings.IndexByte(name, '(')
@@ -120,6 +129,13 @@ func (p *literal) value(depth int) bool {
 	}
 	return p.word()
 }
+
+// opaque matches what JavaScript prints for what it does not show, such as "[Function: f]"; classed the name of a class
+// before an object.
+var (
+	opaque  = regexp.MustCompile(`^\[[A-Z][\w ]*(?:: [\w. $]*)?\]`)
+	classed = regexp.MustCompile(`^[A-Z]\w*(?:\(\d+\))? [{\[]`)
+)
 
 // list converts what stands between brackets. The comma behind the last part is optional.
 func (p *literal) list(open, end byte, depth int, part func(int) bool) bool {
@@ -175,8 +191,25 @@ func (p *literal) member(depth int) bool {
 	return p.value(depth)
 }
 
-// string converts a string in single or double quotes.
+// string converts a string in single or double quotes, or several without a comma between, as pprint breaks a long one.
 func (p *literal) string() bool {
+	for from := len(p.out); ; {
+		at := len(p.out)
+		if !p.quoted() {
+			return false
+		}
+		if at > from { // one string goes on
+			p.out = append(p.out[:at-1], p.out[at+1:]...)
+		}
+		end := p.at
+		if p.space(); p.at >= len(p.text) || p.text[p.at] != '"' && p.text[p.at] != '\'' {
+			p.at = end
+			return true
+		}
+	}
+}
+
+func (p *literal) quoted() bool {
 	quote, from := p.text[p.at], p.at
 	for p.at++; p.at < len(p.text) && p.text[p.at] != quote; p.at++ {
 		switch p.text[p.at] {
