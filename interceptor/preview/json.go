@@ -82,11 +82,7 @@ func readJSON(f *findings) bool {
 		return fmt.Sprintf("%s[%d]", path, i)
 	}
 	show := func(i int, _ string, worth float64) {
-		width, most, depth := 40, 8, 2
-		if i == 0 {
-			width, most, depth = 80, 24, 3
-		}
-		f.own(i, row(i)+": "+clip(abridge(items[all[i].from:all[i].to], most, width, depth), 6*width), worth)
+		f.own(i, row(i)+": "+brief(items[all[i].from:all[i].to], i), worth)
 	}
 	n = len(all)
 	if named && n < 20 && !slices.ContainsFunc(e.cols, func(c *column) bool { return c.rows*3 > n }) { // the parts of one record
@@ -136,11 +132,7 @@ func (f *findings) embedded(values []extract.Embedded) {
 	}
 	e.show = func(i int, note string, worth float64) {
 		v, line := values[i], int(e.lines[i])
-		width, most, depth := 40, 8, 2
-		if i == 0 {
-			width, most, depth = 80, 24, 3
-		}
-		f.own(line, fmt.Sprintf("%d:%s %s%s", line+1, note, clip(f.text[v.Line:v.From], 60), clip(abridge(v.JSON, most, width, depth), 6*width)), worth)
+		f.own(line, fmt.Sprintf("%d:%s %s%s", line+1, note, clip(f.text[v.Line:v.From], 60), brief(v.JSON, i)), worth)
 	}
 	e.tell(f)
 	e.show(0, "", 30)
@@ -381,6 +373,14 @@ func isMap(v []byte) bool {
 		}
 	}
 	return n >= 6 && nested*10 >= n*9
+}
+
+// brief returns item i abridged, the first one in more detail.
+func brief(v []byte, i int) string {
+	if i == 0 {
+		return clip(abridge(v, 24, 80, 3), 480)
+	}
+	return clip(abridge(v, 8, 40, 2), 240)
 }
 
 // abridge returns v compactly. It keeps n members of an object, 3 items of an array, width
