@@ -29,11 +29,13 @@ var errTooMuch = fmt.Errorf("it has over %d values or %d levels", maxValues, max
 // text, and else converts XML, YAML or CSV of at most most bytes. note says what was done to a text that
 // is not JSON alone.
 func readInput(text string, most int) (input any, note string, err error) {
-	input, err = decode(text)
-	if err == nil || strings.TrimSpace(text) == "" {
-		return input, "", err
+	if strings.TrimSpace(text) == "" { // also of characters that are no blanks of JSON
+		return nil, "", errEmpty
 	}
-	notJSON := err
+	input, notJSON := decode(text)
+	if notJSON == nil {
+		return input, "", nil
+	}
 	values, size, lines, err := jsonAmong(text)
 	if err != nil {
 		return nil, "", err

@@ -134,7 +134,7 @@ func TestWideCSV(t *testing.T) {
 // FuzzReadInput: whatever a text is, its conversion ends, and JSON around noise is what it is alone.
 func FuzzReadInput(f *testing.F) {
 	for _, text := range []string{
-		"", "{}", "npm warn x\n{\"a\":1}\nend", "a: &x [1]\nb: *x", "<a b='c'>d<e/></a>", "a,b\n1,2", "[\n[\n", "- - - a", "? {a: b}\n: c", "<<: {a: 1}", "\uFEFF<a/>", "%YAML 1.2\n---\n!!set {a}", "a\t\"b\n\"\t\"",
+		"", "\v", "{}", "npm warn x\n{\"a\":1}\nend", "a: &x [1]\nb: *x", "<a b='c'>d<e/></a>", "a,b\n1,2", "[\n[\n", "- - - a", "? {a: b}\n: c", "<<: {a: 1}", "\uFEFF<a/>", "%YAML 1.2\n---\n!!set {a}", "a\t\"b\n\"\t\"",
 	} {
 		f.Add(text)
 	}
