@@ -64,6 +64,10 @@ var forms = sync.OnceValue(func() []*form {
 		{kind: Listing, noun: "object", share: 0.9, least: 4,
 			entry: `^(?P<mode>\d{6}) (?P<type>blob|tree|commit) [0-9a-f]{40}(?: +(?P<size>\d+|-))?\s+(?P<path>.+)$`},
 		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?:(?P<state>[A-Z ]{5,}) )?(?P<name>@?[^@\s]*)(?:\S*(?: (?P<mark>[a-z]+))?$)?`},
+		{kind: Listing, noun: "element", share: 0.6, least: 4, lead: "role", // of a page, as servers for browsers print it
+			entry: `^\s*(?:uid=\S+ (?P<role>\w+)|- (?P<role2>\w+).* \[ref=\w+\])`, more: `^\s*- (?:/?\w+|"|')`},
+		{kind: Table, noun: "sample", share: 0.95, least: 4, lead: "metric",
+			entry: `^(?P<metric>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?|[-+]?Inf|NaN)(?: \d+)?$`, more: `^# (?:HELP|TYPE|EOF)`},
 		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:\[(?P<type>DIR|FILE|LINK|SYMLINK|OTHER)\] (?P<path2>.+)|(?:[ MADRCU?!]{2} )?(?P<path>(?:\w+:/[^\s]*|(?:[\w.@~+-]*/|[\w@~+-]*[A-Za-z_][\w@~+-]*\.))(?:[^\s:;,"'{}()=<>/]+/?)*|\.{0,2}/[^\s:;,"'{}=<>]+(?: [^\s:;,"'{}=<>-][^\s:;,"'{}=<>]*)*))$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.15, least: 2, lead: "code",
 			entry: `^(?P<path>[^\s:()][^:()]*?)(?:[:(]\d+(?:[:,.]\d+)?\)?)?(?::| -)\s*(?:(?P<severity>(?i:fatal error|error|warning|note|info|hint|style))\b:?\s*(?:\[?(?P<code>[A-Z]{1,6}-?\d{2,5})\]?:?\s)?|(?P<code2>[A-Z]{1,4}\d{2,5}):?\s)(?P<message>.*?)(?:\s+[\[(](?P<code3>[\w.,/=+-]+)[\])])?$`},

@@ -103,6 +103,9 @@ func TestKinds(t *testing.T) {
 		"0123456 fix: no error\na/b.go\nc.md\n1234567 add: it\nd/e.go\n2345678 x\nf.go\n3456789 y\ng/h\n":                                                                                        preview.GitLog,
 		"M\ta/b.go\nA\tc.go\nR087\td.go\te.go\nD\terror\n":                                                                                                                                       preview.Diff,
 		strings.Repeat("  File: /a\n  Size: 1\tBlocks: 0\nDevice: 254,0\tInode: 2\nAccess: (0644)\nAccess: 2026-08-28 16:20:06.0 +0000\nModify: 2026-08-28 16:20:06.0 +0000\nChange: 2026-08-28 16:20:06.0 +0000\n Birth: -\n", 30): preview.Records,
+		"- generic [ref=e1]:\n  - link \"an error\" [ref=e2] [cursor=pointer]:\n    - /url: /a\n  - text: fatal\n  - button \"b\" [ref=e3]\n  - img [ref=e4]\n":                                                                     preview.Listing,
+		"uid=1_0 RootWebArea \"a\"\n  uid=1_1 link \"b\"\n    uid=1_2 StaticText \"error\"\n  uid=1_3 button \"d\"\n":                                                                                                               preview.Listing,
+		"# HELP a_total About it.\n# TYPE a_total counter\na_total{code=\"200\"} 7\na_total{code=\"500\"} 1.5e+06\nb 2\nb_count 3\n":                                                                                                preview.Table,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
 		"[1,2,":                        preview.JSON, // cut off
