@@ -161,7 +161,7 @@ func (x *examination) lists(text string, within []span) (layers []edits, err err
 			if !ok {
 				break
 			}
-			if err = x.limit.spend(16 * len(l.numbers)); err != nil {
+			if err = x.limit.Spend(perRun + perDigit*(l.next-int(l.numbers[0].start))); err != nil {
 				return nil, err
 			}
 			layers[0].addBytes(text, &l, 16)
