@@ -151,9 +151,9 @@ func numberAt(text string, i int) (n byteNumber, ok bool) {
 	return n, n.end > n.digits && !isWord(text, i)
 }
 
-// lists returns the edits that put texts in the place of the lists of bytes within ranges of text, by base.
-func (x *examination) lists(text string, within []span) (layers []edits, err error) {
-	layers = make([]edits, 2)
+// appendByteLists appends the edits that put texts in the place of the lists of bytes within ranges of text, by base.
+func (x *examination) appendByteLists(all []edits, text string, within []span) ([]edits, error) {
+	var hexadecimal, decimal edits
 	at := 0
 	for _, w := range within {
 		for at = max(at, w.Start); ; {
@@ -161,17 +161,22 @@ func (x *examination) lists(text string, within []span) (layers []edits, err err
 			if !ok {
 				break
 			}
-			if err = x.limit.Spend(perRun + perDigit*(l.next-int(l.numbers[0].start))); err != nil {
+			if err := x.limit.Spend(perRun + perDigit*(l.next-int(l.numbers[0].start))); err != nil {
 				return nil, err
 			}
-			layers[0].addBytes(text, &l, 16)
+			hexadecimal.addBytes(text, &l, 16)
 			if !l.dump {
-				layers[1].addBytes(text, &l, 10)
+				decimal.addBytes(text, &l, 10)
 			}
 			at = l.next
 		}
 	}
-	return layers, nil
+	for _, l := range []edits{hexadecimal, decimal} {
+		if len(l.all) > 0 {
+			all = append(all, l)
+		}
+	}
+	return all, nil
 }
 
 // addBytes adds the texts in a list of numbers of a base. Those in a dump are of whole lines, with their characters.

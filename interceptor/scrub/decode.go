@@ -72,9 +72,7 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 	}
 	lists, err := x.runs(text, within)
 	if err == nil {
-		var bytes []edits
-		bytes, err = x.lists(text, within)
-		lists = append(lists, bytes...)
+		lists, err = x.appendByteLists(lists, text, within)
 	}
 	runs := len(lists)
 	quoted := x.scratch.HasSign() && isQuotedPrintable(text[within[0].Start:within[len(within)-1].End])
@@ -88,7 +86,9 @@ func (x *examination) decode(text string, within []span, apart pairs, depth int)
 				err = x.addEscapes(&escapes, text, w, first)
 			}
 		}
-		lists = append(lists, escapes)
+		if len(escapes.all) > 0 {
+			lists = append(lists, escapes)
+		}
 	}
 	var marks []mark
 	for _, cells := range apart.cells {
