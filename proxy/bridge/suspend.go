@@ -371,13 +371,8 @@ func (s *legacyServer) Unsolicited(m wire.Message) {
 
 // assign gives an inferred request to the call that suits best: a call being served before
 // a suspended one, then the call that had the fewest requests (hosts give up after some rounds), then the
-// oldest. The answer goes back to the request, whichever call carried it. A ping is about the
-// connection, so foldgate answers it.
+// oldest. The answer goes back to the request, whichever call carried it.
 func (s *legacyServer) assign(m wire.Message) {
-	if m.Method == "ping" {
-		s.reply(wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
-		return
-	}
 	if s.everyone {
 		s.refuse(wire.CodeMethodNotFound, conn.Undelivered{Message: m, Rule: conn.RuleShare, Text: "the principals that share this connection are not asked, since " + m.Method + " does not say for which call it is"})
 		return

@@ -152,10 +152,7 @@ func (s *Session) forwardServerRequest(from source, m wire.Message) {
 	answer := wire.Message{ID: m.ID}
 	var req *serverRequest
 	n := s.openServerRequests.Add(1)
-	var refused error
-	if m.Method != "ping" {
-		refused = s.rt.Recorder.AllowRequest(s.Principal, s.ID, from.server, n > maxServerRequests, len(m.Params)+len(m.Extra))
-	}
+	refused := s.rt.Recorder.AllowRequest(s.Principal, s.ID, from.server, n > maxServerRequests, len(m.Params)+len(m.Extra))
 	switch {
 	case n > 2*maxServerRequests:
 		s.openServerRequests.Add(-1)
@@ -163,8 +160,6 @@ func (s *Session) forwardServerRequest(from source, m wire.Message) {
 		return
 	case refused != nil:
 		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: refused.Error()}).JSON()
-	case m.Method == "ping": // about the connection, so foldgate answers it
-		answer.Result = json.RawMessage(`{}`)
 	default:
 		req = s.newServerRequest(from, m)
 	}

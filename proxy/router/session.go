@@ -31,7 +31,7 @@ type Session struct {
 	group              *groupLists
 	own                sync.Map     // the *listCache of servers with lists that differ from the group's
 	outgoing           queue        // notifications on their way to servers
-	openServerRequests atomic.Int64 // that are not answered yet, pings included
+	openServerRequests atomic.Int64 // that are not answered yet
 	lastServerRequest  atomic.Int64 // its id, as the host knows it
 
 	subscribed subscriptions

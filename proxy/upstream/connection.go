@@ -234,6 +234,8 @@ func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 		if id == 0 || !s.calls.resolve(id, m, nil, own) {
 			s.warn("response to no request of ours dropped", "id", s.cfg.clip(m.ID))
 		}
+	case m.IsRequest() && m.Method == "ping": // about the connection, in any state of it
+		s.aside(wire.Message{ID: bytes.Clone(m.ID), Result: json.RawMessage(`{}`)})
 	case m.IsRequest() && s.Info().Modern(): // modern servers make no requests
 		s.refused(m.Method, conn.RuleEra, errAsks, own)
 	default:

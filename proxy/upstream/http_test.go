@@ -557,6 +557,26 @@ func TestHTTPSessionGoneDuringCall(t *testing.T) {
 	}
 }
 
+// A ping is answered by the connection, also on the stream of a call: it is not for the receiver of the call.
+func TestHTTPPing(t *testing.T) {
+	pong := make(chan string, 1)
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch {
+		case m.Method == "tools/call":
+			events(w, `data: {"jsonrpc":"2.0","id":"p","method":"ping"}`)
+			events(w, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"pong":`+<-pong+`}}`)
+			return true
+		case string(m.ID) == `"p"`:
+			pong <- string(m.Result)
+		}
+		return false
+	})
+	m, err := open(t, f.config(t)).Call(t.Context(), &conn.Request{Method: "tools/call", Receiver: takes(func(m wire.Message) { t.Errorf("the receiver got %s", m.Raw) })})
+	if err != nil || string(m.Result) != `{"pong":{}}` {
+		t.Errorf("call = %s, %v", m.Result, err)
+	}
+}
+
 // A server that has sent no header when it forgets the session may be working on the call. Its own answer says so.
 func TestHTTPSessionGoneBeforeTheAnswer(t *testing.T) {
 	begun, goOn := make(chan bool), make(chan bool)

@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,4 +56,23 @@ func receive(t *testing.T, h *rawHost) string {
 		t.Fatal("no answer within 20 s")
 	}
 	return ""
+}
+
+// A server may send a ping in any state, also before it answers initialize, and wait for the answer.
+func TestPingBeforeInitialize(t *testing.T) {
+	t.Parallel()
+	const server = `answer() { echo '{"jsonrpc":"2.0","id":'"$(echo "$2" | sed 's/.*"id":\([0-9]*\).*/\1/')"','"$1}"; }
+while read -r m; do case "$m" in
+*'"method":"initialize"'*) waits=$m; echo '{"jsonrpc":"2.0","id":"p","method":"ping"}';;
+*'"id":"p","result":{}'*) answer '"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' "$waits";;
+*'"method":"tools/list"'*) answer '"result":{"tools":[{"name":"a","inputSchema":{"type":"object"}}]}' "$m";;
+*'"method":"notifications/'*) ;;
+*) answer '"error":{"code":-32601,"message":"no"}' "$m";;
+esac; done`
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  up: {command: [sh, -c, %q]}\n", server))
+		if got := names(t, g.connect(testContext(t), transport, era), "tools/list", "tools", "name"); !slices.Equal(got, []string{"up__a"}) {
+			t.Errorf("tools = %v", got)
+		}
+	})
 }
