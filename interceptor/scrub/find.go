@@ -49,7 +49,7 @@ func (x *examination) hitsAndPairs(text string) ([]hit, pairs, error) {
 	var room [1]mark
 	return slices.DeleteFunc(hits, func(h hit) bool {
 		return len(h.mark(room[:0], text)) == 0 || h.rule.token && inBinary(text, h.secret) ||
-			h.rule.generic && (isChecksum(text, &h) || isName(text, &h) || isNamedPublic(text, &h))
+			h.rule.generic && (isChecksum(text, &h) || isName(text, &h) || isNamedPublic(text, &h) || x.paired && constant.MatchString(text[h.secret.Start:h.secret.End]))
 	}), apart, err
 }
 

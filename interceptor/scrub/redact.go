@@ -282,6 +282,7 @@ var (
 	// nameParts are words in names for keys, fileEnds the endings of names of files.
 	nameParts = []string{"key", "Key", "KEY", "token", "Token", "TOKEN", "secret", "Secret", "SECRET", "cert", "Cert", "auth", "Auth", "pass", "Pass", "cred", "Cred"}
 	fileEnds  = strings.Fields(".bin .c .conf .crt .go .h .html .ini .js .json .key .md .pem .pub .py .sh .toml .ts .txt .xml .yaml .yml")
+	constant  = regexp.MustCompile(`^[A-Z]+[0-9]{0,3}(?:_(?:[A-Z]+[0-9]{0,3}|[0-9]{1,3})){2,}$`) // of C
 	number    = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
 )
 
