@@ -126,9 +126,12 @@ func escapeAt(text string, i int) (end int, with string, ok bool) {
 		return entity(text, i)
 	case esc:
 		return colorAt(text, i+1)
-	case 0: // of UTF-16 that was read as bytes: every second one is 0
+	case 0:
 		zero := func(i int) bool { return i >= 0 && i < len(text) && text[i] == 0 }
-		return i + 1, "", (zero(i-2) || zero(i+2)) && !zero(i-1) && !zero(i+1)
+		if zero(i-2) || zero(i+2) { // of UTF-16 that was read as bytes: every second one is 0
+			return i + 1, "", !zero(i-1) && !zero(i+1)
+		}
+		return i + 1, " ", true // between arguments or variables of Linux
 	}
 	if i+1 >= len(text) {
 		return i, "", false

@@ -68,6 +68,7 @@ func TestOwnRules(t *testing.T) {
 		{"password-in-language", "contrase\u00f1a: SECRET", "Sommer2026!"},
 		{"password-in-language", "mot de passe: SECRET", "Sommer2026!"},
 		{"password-in-words", "The password is: SECRET", "Sommer2026!"},
+		{"password-in-words", "your smtpPassword is SECRET", "Sommer2026!"},
 		{"password-in-words", "the password for joe was set to 'SECRET'.", "Xk9#mP2!vL7q"},
 		{"password-in-language", "Das Passwort lautet SECRET", "Sommer2026!"},
 		{"password-member", "dbPass: 'SECRET'", "Sommer2026!"},

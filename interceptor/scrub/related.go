@@ -47,7 +47,11 @@ func (d *document) relate(f *frame, at span) error {
 		}
 	}
 	if n := len(d.stack); n > 1 && !d.stack[n-2].array && (f.array || isValue(f.name)) {
-		if err := d.pair(d.stack[n-2].key, at); err != nil {
+		up := &d.stack[n-2]
+		if isValue(up.name) && !f.array {
+			up.labeled = at // an attribute of OpenTelemetry
+		}
+		if err := d.pair(up.key, at); err != nil {
 			return err
 		}
 	}
