@@ -131,7 +131,7 @@ func escapeAt(text string, i int) (end int, with string, ok bool) {
 		if zero(i-2) || zero(i+2) { // of UTF-16 that was read as bytes: every second one is 0
 			return i + 1, "", !zero(i-1) && !zero(i+1)
 		}
-		return i + 1, " ", true // between arguments or variables of Linux
+		return i + 1, " ", i > 0 && text[i-1] != '\n' // between arguments or variables of Linux, not between pairs
 	}
 	if i+1 >= len(text) {
 		return i, "", false

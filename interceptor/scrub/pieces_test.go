@@ -238,6 +238,7 @@ func TestNamesAndValues(t *testing.T) {
 		"key, value\nname, description\n", "The password, the secret and the key\nare long, random and rotated\n",
 		"| Type | Key Type |\n|---|---|\n| []byte | Symmetric Key |\n| ecdsa.PrivateKey | ECDSA Private Key |\n| x25519.PrivateKey | OKP Private Key |\n",
 		"| crate | version |\n|---|---|\n| dbus-secret-service | 4.1.0 |\n| enumflags2_derive | 0.7.12 |\n",
+		`{"examples":[[{"type":"vault_credential","vault_id":"vlt_011CZkZDLs7fYzm1hXNPeRjv"}],[{"type":"x","ref":"h7Gk29sLmQ4vRt8w"}]]}`,
 		`{"keywords":["password","secret_name"],"tokens":["identifier","openBracket"]}`,
 		`{"columns":["id","password"],"rows":[["h7Gk29sLmQ4vRt","none"],["1",null]],"key":[["a"],["h7Gk29sLmQ4vRt"]]}`,
 	} {

@@ -13,7 +13,7 @@ type listed struct {
 	span
 	path   uint64 // a hash, the same for all members of an array, such as of $.lines[*].text
 	array  int32  // the innermost array, in document.arrays
-	column int32  // the element of that array
+	column int32  // the element of that array; -1 for a member of an object that is no cell of a table
 }
 
 // An array is what tables need to know of one.
@@ -108,7 +108,7 @@ func (d *document) tables() error {
 	}
 	for i := range d.listed {
 		l := &d.listed[i]
-		if l.array < 0 || !d.lists[l.path] || !d.isHot(l.span) || !isSecretName(view(d.raw), inside(l.span)) {
+		if l.array < 0 || l.column < 0 || !d.lists[l.path] || !d.isHot(l.span) || !isSecretName(view(d.raw), inside(l.span)) {
 			continue
 		}
 		a := &d.arrays[l.array]
@@ -120,7 +120,7 @@ func (d *document) tables() error {
 	}
 	for i := range d.listed {
 		l := &d.listed[i]
-		if names == nil || l.array < 0 || d.arrays[l.array].outer < 0 {
+		if names == nil || l.array < 0 || l.column < 0 || d.arrays[l.array].outer < 0 {
 			continue
 		}
 		outer := d.arrays[l.array].outer
@@ -155,8 +155,12 @@ func isValue(key string) bool {
 
 // list notes a string that has to be examined together with others.
 func (d *document) list(f *frame, at span) {
+	column := f.column
+	if !f.array && !isLabel(f.name) && !isValue(f.name) && f.name != "v" {
+		column = -1
+	}
 	note := func(path uint64) {
-		d.listed = append(d.listed, listed{at, path, f.inside, f.column})
+		d.listed = append(d.listed, listed{at, path, f.inside, column})
 		if d.isHot(at) {
 			if d.lists == nil {
 				d.lists = map[uint64]bool{}
