@@ -363,6 +363,8 @@ func TestJQReadsOtherTexts(t *testing.T) {
 		"YAML":        {"items:\n" + row("- id: %d\n"), ".items[299].id", "[jq read YAML as JSON]\n299"},
 		"XML":         {"<rows>\n" + row("<row id=\"%d\"/>\n") + "</rows>\n", ".rows.row[299][\"@id\"]", "repeated elements arrays]\n299"},
 		"CSV":         {"id,name\n" + row("%d,a\n"), ".[299].id", "all values strings]\n299"},
+		"Python":      {row("{'id': %d, 'at': None}\n"), ".[299].id", "[jq read the 300 values in the text as JSON]\n299"},
+		"events":      {row("data: {\"id\": %d, \"size\": 7}\n\n"), ".[299].id", "[jq read the 300 values in the text as JSON]\n299"},
 		"YAML later":  {"Warning! It is slow\n" + "items:\n" + row("- id: %d\n") + "exit status 1\n", ".items[299].id", "lines around it left out: 2]\n299"},
 		"CSV later":   {"npm warn x\nid,name\n" + row("%d,a\n") + "(300 rows)\n", ".[299].id", "lines around it left out: 2]\n299"},
 		"cut JSON":    {array[:len(array)-5], ".[0]", "begins in line 1 is cut off"},
