@@ -98,7 +98,7 @@ func TestConversionIsBounded(t *testing.T) {
 		"deep YAML":        strings.Repeat("[", 50_000),
 		"deep XML":         strings.Repeat("<a>", MaxConvert/7) + strings.Repeat("</a>", MaxConvert/7),
 		"lines that open":  strings.Repeat("[\n", MaxJQInput/2-2),
-		"open maps":        strings.Repeat("{'a': 1, 'b':\n", MaxConvert/14),
+		"open maps":        strings.Repeat("{'a':\n", MaxConvert/6),
 		"a large YAML":     strings.Repeat("- {a: b, c: [1, 2]}\n", MaxConvert/20),
 		"a large text":     strings.Repeat("some words of a long text\n", MaxConvert/27),
 	} {

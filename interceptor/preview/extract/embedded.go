@@ -27,7 +27,7 @@ func Embeds(text string) (values []Embedded) {
 	for at := 0; at < len(text); {
 		end := lineEnd(text, at)
 		v, read := embedded(text, at, end)
-		if work -= read; work < 0 || at > 64<<10 && size*4 < at {
+		if work -= read; work < 0 || at > enoughText && size*4 < at {
 			return nil
 		}
 		if v.JSON == nil {
@@ -87,8 +87,9 @@ func embedded(text string, at, end int) (v Embedded, read int) {
 }
 
 const (
-	maxBefore  = 1000 // bytes of a line before its value
-	maxLiteral = 200  // levels of a literal
+	enoughText = 8 << 10 // bytes of which a quarter are values, or the text has none
+	maxBefore  = 1000    // bytes of a line before its value
+	maxLiteral = 200     // levels of a literal
 )
 
 // literal converts a value to JSON as it reads it.
