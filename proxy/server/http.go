@@ -319,6 +319,8 @@ type exchange struct {
 	// entered says that a request of so many bytes is counted in; see enter.
 	entered bool
 	size    int
+
+	arriving countedBody // its body; a part of exchange, to spare an allocation
 }
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"
@@ -416,7 +418,8 @@ func (x *exchange) request(m wire.Message) *Request {
 
 // readBody reads the whole body into new memory, because messages outlive their HTTP request.
 func (x *exchange) readBody() ([]byte, bool) {
-	arriving := &countedBody{Reader: x.r.Body, x: x}
+	arriving := &x.arriving
+	arriving.Reader, arriving.x = x.r.Body, x
 	defer arriving.release()
 	if n := x.r.ContentLength; n > freeBody && n <= wire.MaxPromised {
 		_ = arriving.hold(int(n))

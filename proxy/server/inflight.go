@@ -138,6 +138,9 @@ func (b *countedBody) hold(n int) error {
 
 // release counts the bytes out.
 func (b *countedBody) release() {
+	if b.held == 0 { // as of most bodies
+		return
+	}
 	b.x.srv.mu.Lock()
 	defer b.x.srv.mu.Unlock()
 	b.x.srv.add(b.x.caller.Principal, inFlight{0, -b.held})
