@@ -109,7 +109,7 @@ func (x *exchange) postBatch(body []byte) {
 		if err := x.srv.enter(x.caller.Principal, len(m.Raw)); err != nil {
 			l.finish(p.stream, Reply{Message: invalid(wire.CodeInternal, err.Error()).Reply(m.ID)})
 		} else { // nothing here panics before it leaves
-			serve = append(serve, l.begin(p.stream, req, func() { x.srv.leave(x.caller.Principal, len(m.Raw)) }))
+			serve = append(serve, l.begin(p.stream, req, &exchange{srv: x.srv, caller: x.caller, entered: true, size: len(m.Raw)}))
 		}
 	}
 	p.serve(sseAfter, func() {

@@ -225,12 +225,12 @@ func (l *legacySession) response(x *exchange, req *Request, requests int) *respo
 // serve runs a request that was entered, and answers it.
 func (l *legacySession) serve(x *exchange, req *Request) {
 	p := l.response(x, req, 1)
-	p.serve(sseAfter, func() { l.begin(p.stream, req, x.leave)() })
+	p.serve(sseAfter, func() { l.begin(p.stream, req, x)() })
 }
 
-// begin registers a request that was entered. The caller must call serve, which calls leave. The call goes on if its
+// begin registers a request that x has entered. The caller must call serve, which leaves. The call goes on if its
 // host leaves, and its messages take another way.
-func (l *legacySession) begin(s *stream, req *Request, leave func()) (serve func()) {
+func (l *legacySession) begin(s *stream, req *Request, x *exchange) (serve func()) {
 	req.Emit = func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
@@ -240,7 +240,7 @@ func (l *legacySession) begin(s *stream, req *Request, leave func()) (serve func
 	}
 	p := begin(req.Msg.ID, l.srv.log, func() Pending { return l.session.Begin(l.lifetime, req) })
 	return func() {
-		defer leave()
+		defer x.leave()
 		r := p.Serve()
 		if req.Msg.Method == wire.MethodInitialize && r.Result == nil {
 			l.close("initialize failed")
