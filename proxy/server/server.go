@@ -131,8 +131,10 @@ type Pending interface {
 
 // begin registers a request, with f. If f panics, the request is answered with an internal error.
 func begin(id json.RawMessage, log *slog.Logger, f func() Pending) (p Pending) {
-	p = failed{id}
 	guard(log, "the begin of a request", func() { p = f() })
+	if p == nil {
+		p = failed{id}
+	}
 	return p
 }
 
