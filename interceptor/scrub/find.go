@@ -82,7 +82,7 @@ func (x *examination) find(text string) ([]hit, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
 	}
-	x.text, x.lines, x.excused = text, x.lines[:0], false
+	x.text, x.lines, x.returns, x.excused = text, x.lines[:0], x.returns[:0], false
 	if err := x.scratch.Scan(text, &x.limit); err != nil {
 		return nil, err
 	}
@@ -289,12 +289,30 @@ func (x *examination) locate(m span) (at location) {
 		// After the last line break gitleaks takes the line from the beginning of the text.
 		prev := begin(len(nl))
 		at = location{len(nl), len(nl), m.Start - prev + 1, m.End - prev, span{0, len(x.text)}, true}
-		if i := strings.IndexAny(x.text[m.End:], "\r\n"); i >= 0 {
-			at.line.End = m.End + i
+		returns := x.returnsAfter(prev)
+		if i, _ := slices.BinarySearch(returns, int32(m.End)); i < len(returns) {
+			at.line.End = int(returns[i])
 		}
 	}
 	at.line.End = max(at.line.End, m.End)
 	return at
+}
+
+// returnsAfter returns the positions of carriage returns behind the last line break, which is at byte at, and the end.
+// Many matches in a long last line ask for them.
+func (x *examination) returnsAfter(at int) []int32 {
+	if len(x.returns) == 0 {
+		for i := at; i < len(x.text); i++ {
+			n := strings.IndexByte(x.text[i:], '\r')
+			if n < 0 {
+				break
+			}
+			i += n
+			x.returns = append(x.returns, int32(i))
+		}
+		x.returns = append(x.returns, int32(len(x.text)))
+	}
+	return x.returns
 }
 
 // lineBreaks returns the positions of line breaks, or the end if there are none, as gitleaks

@@ -131,6 +131,7 @@ type examination struct {
 	// Of the text that was scanned last; see find.
 	text     string
 	lines    []int32 // see lineBreaks
+	returns  []int32 // see returnsAfter
 	cells    []cell  // of it and of what is decoded
 	repeated []int   // of a table, by column: cells that are the name
 	spans    []span  // of the cells of its header and of a row
@@ -169,7 +170,7 @@ func (x *examination) end() {
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
 	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
-	x.repeated, x.spans, x.numbers = kept(x.repeated), kept(x.spans), kept(x.numbers)
+	x.repeated, x.spans, x.numbers, x.returns = kept(x.repeated), kept(x.spans), kept(x.numbers), kept(x.returns)
 	s := x.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
