@@ -119,7 +119,7 @@ func (d *document) prefilterPart(text string, base int) error {
 		at = run.End
 	}
 	for i := 0; i+listWindow <= len(text); i += listStride {
-		if mayBeList(text, i) {
+		if !hasLetter(text, i) && mayBeList(text[i:i+listWindow]) {
 			add(i)
 		}
 	}
