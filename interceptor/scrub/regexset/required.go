@@ -233,6 +233,17 @@ func repeated(x *syntax.Regexp, least, most int) []string {
 	if set == nil {
 		return nil
 	}
+	if sameLength := !slices.ContainsFunc(set, func(l string) bool { return len(l) != len(set[0]) }); sameLength {
+		count := 0 // of the copies, which are all different; most rules of gitleaks have too many
+		for n, power := 0, 1; n <= most; n, power = n+1, power*len(set) {
+			if n >= least {
+				count += power
+			}
+		}
+		if count > maxLiterals {
+			return nil
+		}
+	}
 	var all []string
 	power := []string{""}
 	for n := 0; power != nil && len(all) <= maxLiterals; n++ {
