@@ -127,16 +127,19 @@ func TestUnmatchedPrincipals(t *testing.T) {
 func TestSecretsOfUpstreams(t *testing.T) {
 	c := Config{Upstreams: map[string]*Upstream{
 		"a": {
-			Command: []string{"run", "--token", "copper-lamp-31-window", "-e", "DB_PASSWORD=Winter2025", "--mode=read-only-replica-2", "postgres://u:Kx7mQ2vL@h/d", "--api-key=brass-7-kettle-of-ours"},
+			Command: []string{"run", "--token", "copper-lamp-31-window", "-e", "DB_PASSWORD=Winter2025", "--mode=read-only-replica-2", "--header", "Authorization: Bearer maple+tunnel-58=", "--header=Authorization: Bearer aspen-meadow-12-rain", "-H", "X-Api-Key:cedar-lantern-33-moss", "postgres://u:Kx7mQ2vL@h/d", "--api-key=brass-7-kettle-of-ours"},
 			Env: map[string]string{
 				"API_TOKEN": "grey-otter-runs-42-fast", "DATABASE_URL": "postgres://app:qL9!vZ1p@h/d", "SSH_KEY": "/home/ann/.ssh/id_ed25519", "AUTH_MODE": "oauth2-proxy-for-all",
-				"TOKEN_TTL": "3600", "MAX_TOKEN": "1234567890123456", "DB_PASS": "postgres", "KEYCLOAK_URL": "https://sso.example.com/auth", "CACHE_KEY": "catalog-v2-of-today",
-				"PIN_SECRET": "pässword-1234-abcd", "APP_KEY": "C:\\keys\\app-2024.pem", "NAME": "grey-otter-walks-43-slow",
+				"TOKEN_TTL": "3600", "AUTH_HEADER": "Bearer birch-harbor-64-gold", "MAX_TOKEN": "1234567890123456", "DB_PASS": "postgres", "KEYCLOAK_URL": "https://sso.example.com/auth", "CACHE_KEY": "catalog-v2-of-today",
+				"PIN_SECRET": "pässword-1234-abcd", "TLS_KEY": "certs/server-2024.key.pem", "KMS_KEY": "arn:aws:kms:eu-west-1:111122223333:key/ab12", "APP_KEY": "C:\\keys\\app-2024.pem", "NAME": "grey-otter-walks-43-slow",
 			},
 		},
 		"b": {URL: "https://svc:Zq8vKp2L@h/mcp?api_key=amber-stone-19-fields&v=2024-11-05-preview", Headers: map[string]string{"Authorization": "Bearer walnut-river-77-plate", "X-Api-Key": "hazel-bridge-15-clouds", "Accept": "text/event-stream-2"}},
 	}}
-	want := []string{"Kx7mQ2vL", "Winter2025", "Zq8vKp2L", "amber-stone-19-fields", "brass-7-kettle-of-ours", "copper-lamp-31-window", "grey-otter-runs-42-fast", "hazel-bridge-15-clouds", "qL9!vZ1p", "walnut-river-77-plate"}
+	want := []string{
+		"Kx7mQ2vL", "Winter2025", "Zq8vKp2L", "amber-stone-19-fields", "aspen-meadow-12-rain", "birch-harbor-64-gold", "brass-7-kettle-of-ours", "cedar-lantern-33-moss",
+		"copper-lamp-31-window", "grey-otter-runs-42-fast", "hazel-bridge-15-clouds", "maple+tunnel-58=", "qL9!vZ1p", "walnut-river-77-plate",
+	}
 	if diff := cmp.Diff(want, c.Secrets()); diff != "" {
 		t.Errorf("Secrets: %s", diff)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Secrets returns the secrets that the configuration holds in plain text, sorted: tokens, client secrets and keys, and of
-// upstreams the values of variables, headers and options whose names say so, and passwords in URLs. A short one that could
-// be a word is left out.
+// Secrets returns the secrets that the configuration holds in plain text, sorted: tokens, client secrets and keys; of
+// upstreams the values of variables, headers and options whose names say so, what stands behind Bearer, and passwords in
+// URLs. A short one that could be a word is left out, and so is the name of a file.
 func (c Config) Secrets() (secrets []string) {
 	add := func(s Secret) {
 		if len(s) >= minToken {
@@ -43,12 +43,17 @@ var (
 	// secretName matches names of variables, headers and options with a secret.
 	secretName = regexp.MustCompile(`(?i)(?:password|passwd|passphrase|pwd|secret|token|key|credentials?|authorization|(?:^|[_.-])(?:pass|pat|auth))$`)
 	publicName = regexp.MustCompile(`(?i)(?:public|cache|sort|partition)[_.-]?key$`)
-	path       = regexp.MustCompile(`^(?:[~.]{0,2}/|[a-zA-Z]:[/\\])`)
+	bearer     = regexp.MustCompile(`(?i)(?:^|[:=])[ \t]*bearer[ \t]+(\S+)$`)
+	// path matches paths, names of files, and names that AWS gives to keys and secrets.
+	path = regexp.MustCompile(`^(?:[~.]{0,2}/|[a-zA-Z]:[/\\]|arn:)|\.(?:asc|cer|conf|crt|der|env|gpg|ini|jks|json|key|p12|pem|pfx|pub|toml|txt|ya?ml)$`)
 )
 
 // secrets returns what a server gets from its configuration, and could show.
 func (u *Upstream) secrets() (secrets []string) {
 	add := func(name, value string) {
+		if m := bearer.FindStringSubmatch(value); m != nil { // whatever the name is
+			name, value = "authorization", m[1]
+		}
 		if at, err := url.Parse(value); err == nil && at.Host != "" {
 			if password, ok := at.User.Password(); ok && isSecret(password) {
 				secrets = append(secrets, password)
@@ -71,7 +76,9 @@ func (u *Upstream) secrets() (secrets []string) {
 	add("", u.URL)
 	option := ""
 	for _, arg := range u.Command {
-		if name, value, ok := strings.Cut(arg, "="); ok && !strings.Contains(name, "/") {
+		if name, value, ok := strings.Cut(arg, ":"); ok && secretName.MatchString(name) && !strings.ContainsAny(name, "=/") { // as of a header
+			add(name, value[strings.LastIndexByte(value, ' ')+1:])
+		} else if name, value, ok := strings.Cut(arg, "="); ok && !strings.Contains(name, "/") && !bearer.MatchString(arg) {
 			add(name, value)
 		} else if add(option, arg); strings.HasPrefix(arg, "-") {
 			option = arg
