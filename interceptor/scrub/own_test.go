@@ -401,7 +401,7 @@ func TestTokensInBinary(t *testing.T) {
 		if got, found, err := s.Text(t.Context(), in); err != nil || got != in {
 			t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
 		}
-		for _, form := range []string{"https://example.com/a/b7/SECRET/x", "q=here+is+the+TOKEN7+that+you+asked+for+SECRET+please+keep+it+to+yourself+and+delete+it", "a+SECRET+b"} {
+		for _, form := range []string{"https://example.com/a/b7/SECRET/x", "q=here+is+the+TOKEN7+that+you+asked+for+SECRET+please+keep+it+to+yourself+and+delete+it", "a+SECRET+b", "@@ -0,0 +1,3 @@\n+h7Gk29sLmQ4vRt\n+SECRET\n+" + facebook, "+" + facebook + "\n+SECRET", "a=" + token(67, "k7+", 40) + "+SECRET+" + token(68, "p8+", 40)} {
 			in := strings.Replace(form, "SECRET", secret, 1)
 			if got, _, err := s.Text(t.Context(), in); err != nil || strings.Contains(got, secret) {
 				t.Errorf("Text(%q) = %q, %v, want it redacted", in, got, err)

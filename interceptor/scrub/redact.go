@@ -237,13 +237,13 @@ func isWord(text string, i int) bool {
 }
 
 // inBinary reports whether a token is a part of base64 that encodes binary data: with a sign of base64 beside it, and
-// much that looks random around it.
+// much that looks random and has both signs around it. A + at the start of a line is the sign of a diff.
 func inBinary(text string, s span) bool {
 	const reach, least = 256, 64
 	digit := func(i int) bool {
 		return i >= 0 && i < len(text) && (text[i] == '\n' || text[i] == '\r' || strings.IndexByte(base64Digits, text[i]) >= 0)
 	}
-	sign := func(i int) bool { return digit(i) && strings.IndexByte("+/", text[i]) >= 0 }
+	sign := func(i int) bool { return digit(i) && (text[i] == '/' || text[i] == '+' && i > 0 && text[i-1] != '\n') }
 	if !sign(s.Start-1) && !sign(s.End) {
 		return false
 	}
@@ -254,8 +254,8 @@ func inBinary(text string, s span) bool {
 	for end < s.End+reach && digit(end) {
 		end++
 	}
-	around := text[start:s.Start] + text[s.End:end]
-	return len(around) >= least && strings.Contains(around, "+") && strings.ContainsAny(around, "0123456789") && !isSpoken(around)
+	around := strings.ReplaceAll("\n"+text[start:s.Start]+text[s.End:end], "\n+", "\n")
+	return len(around) > least && strings.Contains(around, "+") && strings.Contains(around, "/") && strings.ContainsAny(around, "0123456789") && !isSpoken(around)
 }
 
 // checksums matches the sums in lock files. gitleaks excepts such files by their path; a text has
