@@ -14,7 +14,7 @@ type byteList struct {
 	next    int // where the next list may begin
 }
 
-// A byteNumber is one byte of a list, or of hexadecimal digits up to four.
+// A byteNumber is a number in a list: a byte, or up to four bytes in hexadecimal digits.
 type byteNumber struct {
 	start, digits, end int32 // digits begin behind 0x
 	first              bool  // in its line, in a dump behind the offset
@@ -201,7 +201,7 @@ func (l *edits) addBytes(text string, list *byteList, base int) {
 			if list.dump {
 				end = lineAt(text, end).End
 			}
-			l.add(span{int(list.numbers[from].start), end}, string(append(out, ' ')))
+			l.add(span{int(list.numbers[from].start), end}, string(out)+" ")
 		}
 		out, from = out[:0], next
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -29,7 +30,12 @@ var apart = map[string]func(s string) string{
 			for k := 0; k < len(row); k += 2 {
 				pairs = append(pairs, hex.EncodeToString([]byte(row[k:min(k+2, len(row))])))
 			}
-			fmt.Fprintf(&b, "%08x: %-39s  %s\n", i, strings.Join(pairs, " "), row)
+			fmt.Fprintf(&b, "%08x: %-39s  %s\n", i, strings.Join(pairs, " "), strings.Map(func(r rune) rune {
+				if r < ' ' || r > '~' {
+					return '.'
+				}
+				return r
+			}, row))
 		}
 		return b.String()
 	},
@@ -48,7 +54,7 @@ func TestBytesApart(t *testing.T) {
 	s := newScrubber(t, Options{})
 	n := uint64(0)
 	for form, encode := range apart {
-		for _, before := range []string{"", "token=", "Wx: ", "\x00\x01\xff\x80"} {
+		for _, before := range []string{"", "token=", "Wx: ", "\x00\x01\xff\x80", "one line a dump\n"} {
 			for _, around := range []string{"%s", "see %s.\nok\n", "a\n\n%s\nb c 12345678\n", "{\"out\": \"%s\"}"} {
 				n++
 				secret := github(7000 + n)
@@ -96,5 +102,25 @@ func TestArrayOfBytes(t *testing.T) {
 	got, found, err := s.JSON(t.Context(), []byte(in))
 	if err != nil || string(got) != want || len(found) != 1 || found[0].Field != "$.out.data" {
 		t.Errorf("JSON(%s) = %s, %v, %v, want %s", in, got, found, err, want)
+	}
+}
+
+// TestMemoryOfNumbers: an array of numbers, which may be bytes, takes little memory.
+func TestMemoryOfNumbers(t *testing.T) {
+	const most = 8.
+	s := newScrubber(t, Options{})
+	raw := []byte("[" + strings.Repeat("1,", 1<<19) + "1]")
+	scrub := func() {
+		if _, _, err := s.JSON(t.Context(), raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scrub() // makes what is kept
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	scrub()
+	runtime.ReadMemStats(&after)
+	if times := float64(after.TotalAlloc-before.TotalAlloc) / float64(len(raw)); times > most {
+		t.Errorf("%d MB of numbers allocate %.1f times as much, want at most %.0f", len(raw)>>20, times, most)
 	}
 }

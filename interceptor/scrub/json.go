@@ -30,7 +30,7 @@ import (
 //     of an object; arguments of a command and headers also as such a list,
 //   - examines and encodes again the text in a base64 "blob" and in an array of bytes.
 //
-// Only string tokens with a secret change. Without a secret, clean is raw itself. If two keys of
+// Only string tokens and arrays of bytes with a secret change. Without a secret, clean is raw itself. If two keys of
 // an object get the same replacement, the second ends in #2. After an error, which includes JSON
 // that is cut or badly nested, clean is nil and raw must be withheld.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
@@ -141,7 +141,7 @@ func (d *document) prefilterPart(text string, base int) error {
 type frame struct {
 	start   int
 	array   bool
-	numbers int    // of its elements or members, those that are as short as the number of a byte
+	numbers int    // of its elements or members, those that are short enough to be a byte
 	content bool   // an array that is the value of a "content"
 	blocks  []span // of such an array: the texts
 	cookie  bool   // an object with a member that only cookies have
@@ -288,19 +288,18 @@ func (d *document) leave(f *frame, end int) error {
 
 // scanNumbers examines the text in an array of bytes, as of a Buffer in JavaScript.
 func (d *document) scanNumbers(at span) error {
-	raw := view(d.raw[:at.End-1])
-	list := listAt(d.numbers[:0], raw, at.Start+1)
-	d.numbers = list.numbers
-	bytes, ok := make([]byte, 0, len(list.numbers)), strings.Trim(raw[list.next:], " \t\r\n") == ""
-	for _, n := range list.numbers {
-		if ok {
-			bytes, ok = n.bytes(bytes, raw, 10)
+	var plain []byte
+	for number := range strings.SplitSeq(view(d.raw[at.Start+1:at.End-1]), ",") {
+		c, err := strconv.ParseUint(strings.TrimSpace(number), 10, 8)
+		if err != nil {
+			return nil
 		}
+		plain = append(plain, byte(c))
 	}
-	if !ok || len(bytes) < minDecoded || !utf8.Valid(bytes) {
+	if !utf8.Valid(plain) {
 		return nil
 	}
-	text := string(bytes)
+	text := string(plain)
 	marks, found, err := d.examine(text)
 	if err != nil || len(marks) == 0 {
 		return err
