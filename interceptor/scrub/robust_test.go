@@ -5,15 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/foldgate/foldgate/test/regexsample"
-	"runtime"
-	"testing/synctest"
 )
 
 // TestConcurrentUse: several at once get what one alone gets.

@@ -25,8 +25,8 @@ type Options struct {
 	// of ASCII or more. They are redacted as foldgate-token.
 	Known []string
 	// Timeout bounds the work for one text or message: it is about the time that an idle processor takes for as much.
-	// The work is counted, so a busy machine examines the same texts as an idle one. The clock ends what takes ten times
-	// as long, and over a minute. 0 means no bound.
+	// The work is counted, so a busy machine examines the same texts as an idle one. The clock bounds an examination to a
+	// minute, or to ten times Timeout if that is longer. 0 means no bound.
 	Timeout time.Duration
 }
 
