@@ -241,7 +241,7 @@ func isWord(text string, i int) bool {
 func inBinary(text string, s span) bool {
 	const reach, least = 256, 64
 	digit := func(i int) bool {
-		return i >= 0 && i < len(text) && (text[i] == '\n' || text[i] == '\r' || strings.IndexByte(base64Digits, text[i]) >= 0)
+		return i >= 0 && i < len(text) && (keyDigits[text[i]] || text[i] == '\n' || text[i] == '\r')
 	}
 	sign := func(i int) bool { return digit(i) && (text[i] == '/' || text[i] == '+' && i > 0 && text[i-1] != '\n') }
 	if !sign(s.Start-1) && !sign(s.End) {
