@@ -23,7 +23,10 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 		return nil, nil, err
 	}
 	marks := appendMarks(nil, text, hits)
-	found := x.findingsOf(hits)
+	found, err := x.findingsOf(hits)
+	if err != nil {
+		return nil, nil, err
+	}
 	hidden, err := x.decode(text, []span{{0, len(text)}}, apart, 1)
 	if err != nil {
 		return nil, nil, err
@@ -52,16 +55,19 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 }
 
 // findingsOf returns the findings to report for hits in the scanned text.
-func (x *examination) findingsOf(hits []hit) []Finding {
+func (x *examination) findingsOf(hits []hit) ([]Finding, error) {
 	if len(hits) == 0 {
-		return nil
+		return nil, nil
+	}
+	if err := x.limit.Spend(perFinding * len(hits)); err != nil {
+		return nil, err
 	}
 	hits, lines := x.reported(hits)
 	found := make([]Finding, len(hits))
 	for i, h := range hits {
 		found[i] = Finding{Rule: h.rule.ID, Line: lines[i] + 1}
 	}
-	return found
+	return found, nil
 }
 
 // decode returns the marks for the secrets that text contains, in the ranges within, in other encodings,

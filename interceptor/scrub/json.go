@@ -331,7 +331,10 @@ func (d *document) scanBlob(f *frame) error {
 		return nil
 	}
 	hits, _, err := d.hitsAndPairs(encoded)
-	d.note(f.blob, appendMarks(nil, encoded, hits), d.findingsOf(hits))
+	if err == nil {
+		found, err = d.findingsOf(hits)
+	}
+	d.note(f.blob, appendMarks(nil, encoded, hits), found)
 	return err
 }
 

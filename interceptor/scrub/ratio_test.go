@@ -126,6 +126,16 @@ func exactAndGeneric(size int) string {
 	return b.String()
 }
 
+// The limit counts the search for secrets that an exact rule finds, too: it takes most of the time in a line of both.
+func TestWorkOfFindings(t *testing.T) {
+	const least = 90 // steps a byte; a machine takes 200 ns
+	x := newScrubber(t, Options{}).begin(t.Context())
+	text := exactAndGeneric(1 << 18)
+	if _, _, err := x.examine(text); err != nil || x.limit.work < least*len(text) {
+		t.Errorf("%d bytes of secrets: %d steps, want at least %d for each, %v", len(text), x.limit.work, least, err)
+	}
+}
+
 // TestRatioOfALongLine: a long word, which some expressions take whole, costs about what the same
 // letters cost in lines, and so do names and values in one line.
 func TestRatioOfALongLine(t *testing.T) {

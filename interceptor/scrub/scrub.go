@@ -222,6 +222,8 @@ const (
 	perToken  = 40 // of JSON
 	perEscape = 30
 	perMark   = 150
+
+	perFinding = 1000
 )
 
 // Spend counts steps that are about to be done, or have been done just now. It returns an error if the limit is reached.
