@@ -2,9 +2,11 @@ package interceptor
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +117,46 @@ func TestLostCallBeforeAStep(t *testing.T) {
 	}
 	if text, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(text), `"kind":"mcp/response:tools/call"`) {
 		t.Errorf("no response, %v:\n%s", err, text)
+	}
+}
+
+// A workflow step that a killed process left is returned by the next start only: it may have been tried again since.
+func TestLostStepIsReturnedOnce(t *testing.T) {
+	live, image := filepath.Join(t.TempDir(), "trace"), filepath.Join(t.TempDir(), "trace")
+	j, err := trace.Open(live, trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if err := j.Append(&trace.Record{From: "host", Kind: "mcp/request:tools/call", Audit: &trace.Audit{Workflow: json.RawMessage(`{"context_id":"ctx_1","status":"working"}`)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(image, os.DirFS(live)); err != nil {
+		t.Fatal(err)
+	}
+	repo, err := folding.OpenSQLite(filepath.Join(t.TempDir(), "foldgate.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer repo.Close()
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	b := folding.Branch{ID: "br_a", Context: "br_a", Depth: 1, Status: folding.StatusActive, BudgetTotal: 100, CreatedAt: now, ExpiresAt: now.Add(time.Minute)}
+	if err := repo.Apply(t.Context(), []folding.Branch{b}); err != nil {
+		t.Fatal(err)
+	}
+	for start, want := range [][]string{{"ctx_1"}, nil} {
+		j, err := trace.Open(image, trace.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &BranchRecords{Recorder: &Recorder{Journal: j, Log: slog.New(slog.DiscardHandler)}}
+		if got, err := r.Reconcile(t.Context(), repo, 10*time.Minute, time.Time{}); err != nil || !slices.Equal(got, want) {
+			t.Errorf("start %d returns %q, %v; want %q", start, got, err, want)
+		}
+		j.Settle()
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

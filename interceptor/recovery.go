@@ -48,11 +48,12 @@ func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, 
 	if err != nil {
 		return nil, fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
-	if interrupted {
+	if interrupted { // else the steps in u are those that an earlier start returned
 		for _, call := range u.calls {
 			u.addLostStep(call)
 			r.Recorder.Note(lostCall(call))
 		}
+		lostSteps = u.lostSteps
 	}
 	for id, first := range u.open {
 		push := first.ID
@@ -69,7 +70,7 @@ func (r *BranchRecords) Reconcile(ctx context.Context, repo folding.Repository, 
 			return nil, err
 		}
 	}
-	return u.lostSteps, r.popEnded(ctx, repo, u)
+	return lostSteps, r.popEnded(ctx, repo, u)
 }
 
 // popEnded writes the pops of the branches that are open in the journal only, deepest first.
