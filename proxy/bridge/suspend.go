@@ -115,15 +115,17 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 		}
 		if m, ok := call.suspend(); ok {
 			// A host that never comes back leaves each of its calls for suspendedFor.
-			bytes := 0
+			own, bytes := 0, 0
 			others := s.b.find(func(other *suspendedCall) bool {
-				fits := other != call && other.suspended && other.principal == r.Call.Origin.Principal
+				fits := other != call && other.suspended && other.principal == call.principal
 				if fits {
 					bytes += other.size
+				} else if other == call {
+					own = call.size
 				}
 				return fits
 			})
-			if len(others) == 0 || len(others) < maxSuspended && bytes+len(r.Params) <= maxSuspendedBytes {
+			if len(others) == 0 || len(others) < maxSuspended && bytes+own <= maxSuspendedBytes {
 				return m, nil
 			}
 			err := &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "too_many_questions", Status: 429, RetryAfter: int(suspendedFor.Seconds()),

@@ -238,6 +238,21 @@ func TestCallsThatWaitAreBoundedInBytes(t *testing.T) {
 			t.Errorf("step %d: a call of %s with %d bytes: %s, want %s", i, step.principal, step.size, got, step.want)
 		}
 	}
+	// A call that asks again has the size of its largest round.
+	round := func(params string) (wire.Message, error) {
+		r := roundOf(params + elicitMeta + `}`)
+		r.Call.Origin.Principal = "again"
+		return s.Call(t.Context(), r)
+	}
+	m, err := round(`{"name":"greet","arguments":{"pad":"` + strings.Repeat("x", maxSuspendedBytes/2) + `"},`)
+	state, ok := rawjson.GetString(m.Result, "requestState")
+	if err != nil || !ok {
+		t.Fatalf("%s, %v", m.Result, err)
+	}
+	s.b.add(&suspendedCall{state: "other", server: s, principal: "again", suspended: true, size: maxSuspendedBytes / 2, cancel: func(error) {}, expiry: time.NewTimer(suspendedFor)})
+	if m, err = round(`{"name":"greet","requestState":"` + state + `",`); err == nil || !strings.Contains(err.Error(), "wait for some already") {
+		t.Errorf("a call that asks again = %s, %v", m.Result, err)
+	}
 }
 
 // One call has no more questions open than documented, and each that is refused is
