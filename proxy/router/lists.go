@@ -600,7 +600,7 @@ func (s *Session) readList(ctx context.Context, srv *upstream.Server, k catalog.
 		}
 	}
 	list := &catalog.List{Connection: srv.State(scope).Number}
-	if srv.Capability(k.Capability()) == nil {
+	if upstream.Capability(cn.Info(), k.Capability()) == nil { // another principal's login may say something else
 		return list, nil
 	}
 	seen, size := []string{""}, 0

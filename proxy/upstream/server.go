@@ -302,6 +302,11 @@ func (s *Server) StoreList(ctx context.Context, method string, g Group, changed 
 // Capability returns the capability object called name, nil if s lacks it.
 func (s *Server) Capability(name string) []byte {
 	info, _ := s.Info()
+	return Capability(info, name)
+}
+
+// Capability returns the capability object called name of a server that says info of itself, nil if it lacks it.
+func Capability(info conn.Info, name string) []byte {
 	v, ok := rawjson.Get(info.Result, "capabilities", name)
 	if !ok || rawjson.KindOf(v) == rawjson.Null {
 		return nil

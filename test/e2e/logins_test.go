@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -568,6 +569,45 @@ func TestListsOfALoginStayWithIt(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What an upstream can do for bob is said by the connection with his login, not by the one that was opened last.
+func TestCapabilitiesOfALoginStayWithIt(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	gd := newGuarded(t, newAuthServer(t), "-era", "legacy")
+	rest, logins := gd.Config.Handler, sync.Map{}
+	gd.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if login := r.Header.Get("Authorization"); login != "" && bytes.Contains(body, []byte(`"initialize"`)) {
+			logins.LoadOrStore("first", login)
+			if first, _ := logins.Load("first"); first != login { // this one has no prompts
+				answer := httptest.NewRecorder()
+				rest.ServeHTTP(answer, r)
+				maps.Copy(w.Header(), answer.Header())
+				w.Header().Del("Content-Length")
+				w.WriteHeader(answer.Code)
+				_, _ = w.Write(bytes.Replace(answer.Body.Bytes(), []byte(`"prompts":`), []byte(`"none":`), 1))
+				return
+			}
+		}
+		rest.ServeHTTP(w, r)
+	})
+	g := newGateway(t, principals()+byPerson(gd, "per: principal", ""))
+	g.loggedIn("fake", "--principal", "alice")
+	g.loggedIn("fake", "--principal", "bob")
+	at := g.http()
+	bob, alice := g.as(t, at, mcpclient.Modern, "bob"), g.as(t, at, mcpclient.Modern, "alice")
+	for _, c := range []*mcpclient.Client{bob, alice} {
+		text(t, c, ctx, "fake__pid", `{}`)
+	}
+	if got := names(t, bob, "prompts/list", "prompts", "name"); !slices.Equal(got, []string{"fake__greet"}) {
+		t.Errorf("bob's prompts: %q", got)
+	}
+	if got := names(t, alice, "prompts/list", "prompts", "name"); len(got) > 0 {
+		t.Errorf("alice's prompts: %q", got)
 	}
 }
 
