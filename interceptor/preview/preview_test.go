@@ -201,12 +201,14 @@ func TestRareStarts(t *testing.T) {
 
 // Numbers before lines are no part of them; a part of a file is told where it begins.
 func TestNumberedLines(t *testing.T) {
-	var b strings.Builder
-	for i := range 60 {
-		fmt.Fprintf(&b, "%6d→%s\n", 200+i, []string{"func f() {", "\treturn 1", "}", ""}[i%4])
-	}
-	if got := said(b.String(), 200); !strings.Contains(got, "Folded source") || !strings.Contains(got, "numbered from 200, 15 declarations") || !strings.Contains(got, "\n1: func f() {") {
-		t.Error(got)
+	for _, first := range []int{200, 0} {
+		var b strings.Builder
+		for i := range 60 {
+			fmt.Fprintf(&b, "%6d→%s\n", first+i, []string{"func f() {", "\treturn 1", "}", ""}[i%4])
+		}
+		if got := said(b.String(), 200); !strings.Contains(got, "Folded source") || !strings.Contains(got, fmt.Sprintf("numbered from %d, 15 declarations", first)) || !strings.Contains(got, "\n1: func f() {") {
+			t.Error(got)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ func read(text string) *findings {
 	if from >= 0 {
 		text = strings.Join(lines, "\n")
 	}
-	if from > 1 {
+	if from >= 0 && from != 1 {
 		totals[0] += fmt.Sprintf(", numbered from %d", from)
 	}
 	f := &findings{text: text, lines: lines, sample: sample(lines), kind: Plain, totals: totals, at: map[int]*piece{}}
