@@ -243,8 +243,8 @@ func (r *Record) Time() time.Time {
 // Erased reports whether the record had a payload that was erased.
 func (r *Record) Erased() bool { return r.Digest != "" && len(r.Payload) == 0 }
 
-// Blocked reports whether foldgate refused the message. The event that a limit refuses is none: each call that it
-// refuses has its own record.
+// Blocked reports whether foldgate refused the message. A record budget/refused is no refusal: each call that the
+// limit refuses has its own record.
 func (r *Record) Blocked() bool {
 	d := r.AuditOrEmpty().Decision
 	return d != nil && d.Result == Blocked && !strings.HasPrefix(r.Kind, KindBudget)

@@ -218,7 +218,7 @@ func newDocument(env func(string) (string, bool)) *document {
 	return &document{env: env, lines: map[string]int{}, named: map[string]ast.Node{}}
 }
 
-// parse has read read what a text holds, unless it is empty, and returns the faults.
+// parse calls read with what a text holds, unless it is empty, and returns the faults.
 func (d *document) parse(data []byte, read func(body ast.Node) []Fault) (faults []Fault) {
 	// Editors of Windows write a byte order mark.
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))

@@ -101,7 +101,7 @@ func serverInfo() []byte {
 }
 
 // discover returns what a greeting says of the servers. It starts only servers without server info for
-// their present configuration. One that has not answered when the host's patience ends may have any
+// their present configuration, and, if each principal has a login there, for the principal. One that has not answered when the host's patience ends may have any
 // capability, and its instructions are missing.
 func (s *Session) discover(ctx context.Context) (capabilities []byte, instructions string) {
 	wait := s.patience()

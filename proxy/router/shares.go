@@ -43,6 +43,5 @@ func (c *shares) add(principal string, n int) {
 
 // several reports whether there can be more than one principal.
 func (rt *Router) several() bool {
-	c := rt.Settings().Config
-	return c.PrincipalCount() > 1
+	return rt.Settings().Config.PrincipalCount() > 1
 }

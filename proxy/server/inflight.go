@@ -9,8 +9,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// inFlight is what the requests in flight over HTTP hold, of all hosts or of a principal, and bodies that arrive. Connections do
-// not bound them: the request of a legacy host goes on when the host leaves.
+// inFlight counts the requests in flight over HTTP and their bytes, of all hosts or of a principal. Its bytes include bodies that
+// still arrive. Connections do not bound them: the request of a legacy host goes on when the host leaves.
 type inFlight struct{ requests, bytes int }
 
 // run lets Shutdown wait for what is no request. It returns false if Shutdown has begun. Else running.Done must be called.
@@ -75,13 +75,13 @@ func (srv *HTTP) take(principal string, several bool, more inFlight) error {
 	return err
 }
 
-// tooMany says what is too much if more comes. What comes alone is never too much.
+// tooMany says what is too much if more comes. If nothing is in flight, nothing is too much.
 func (f inFlight) tooMany(more, most inFlight) error {
 	switch {
 	case f.requests > 0 && f.requests+more.requests > most.requests:
 		return fmt.Errorf("%d requests are in flight, wait for a reply first", f.requests)
 	case f.bytes > 0 && f.bytes+more.bytes > most.bytes:
-		return fmt.Errorf("%d requests with %d bytes are in flight, wait for a reply first", f.requests, f.bytes)
+		return fmt.Errorf("%d bytes of requests are in flight, wait for a reply first", f.bytes)
 	}
 	return nil
 }
