@@ -335,6 +335,13 @@ func TestFetchIsBounded(t *testing.T) {
 			}
 			return true
 		},
+		"unknown keys": func(is *issuer.Issuer, w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != "/jwks" {
+				return false
+			}
+			fmt.Fprint(w, `{"keys":[{"kty":"AKP","alg":"ML-DSA-65","kid":"1","pub":"AAAA"}]}`)
+			return true
+		},
 		"many keys": func(is *issuer.Issuer, w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path != "/jwks" {
 				return false

@@ -157,8 +157,11 @@ func (k *keys) get(ctx context.Context) (jwk.Set, error) {
 		return nil, err
 	}
 	set, err := jwk.Parse(body, jwk.WithIgnoreParseError(true)) // of keys that it does not know (RFC 7517, section 5)
+	if err == nil && set.Len() == 0 {
+		_, err = jwk.Parse(body) // no key at all is a set; only unknown ones do not replace the keys of before
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: not a set of keys", at)
+		return nil, fmt.Errorf("%s: not a set of keys that foldgate knows", at)
 	}
 	if set.Len() > maxKeys {
 		return nil, fmt.Errorf("%s has %d keys, more than %d", at, set.Len(), maxKeys)
