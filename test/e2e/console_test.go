@@ -230,9 +230,7 @@ func TestConsole(t *testing.T) {
 
 	t.Run("overview leads to records", func(t *testing.T) {
 		a.t = t
-		if n := script[int](a, `document.querySelectorAll("figure.drawn canvas").length`); n != 2 {
-			t.Errorf("%d charts, want 2", n)
-		}
+		a.waitFor(`document.querySelectorAll("figure.drawn canvas").length == 2`) // they are drawn after the page
 		refused := script[string](a, `document.querySelector(".figures li:nth-child(4) b").textContent`)
 		if refused == "0" {
 			t.Error("nothing was refused")
