@@ -322,6 +322,7 @@ func (p *groupLists) of(srv *upstream.Server) *listCache {
 func (s supply) storedLists() *listCache {
 	c := &listCache{supply: s, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.rt.tell(s.group, k.Changed()) }}
 	_, known := s.srv.Info()
+	known = known && !s.srv.Config.Auth.PerPrincipal() // else it said so to another login
 	for k := range catalog.Kinds {
 		page := s.srv.StoredList(k.Method(), s.group)
 		if page == nil && (!known || s.srv.Capability(k.Capability()) != nil) {
