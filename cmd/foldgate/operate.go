@@ -269,12 +269,13 @@ trace no longer has are named: what they charged is not counted.`,
 				return err
 			}
 			compared := count(rebuilt.Counts, "count") + " compared with " + count(len(dirs), "trace")
-			if len(rebuilt.Raised) == 0 {
+			rows := raised(rebuilt.Raised)
+			if len(rows) == 1 { // a limit of calls counts tokens, too, which nobody is shown
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: nothing to raise.\n", compared)
 				return nil
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s. Raised:\n", compared)
-			return printTable(cmd.OutOrStdout(), raised(rebuilt.Raised))
+			return printTable(cmd.OutOrStdout(), rows)
 		},
 	}
 }
