@@ -286,8 +286,14 @@ var (
 	number    = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
 )
 
-// anyNamePart has the words of nameParts in any case. It tells most names apart in one pass.
-var anyNamePart = regexset.NewLiterals([]string{"key", "token", "secret", "cert", "auth", "pass", "cred"})
+// anyNamePart finds nameParts in any case. It tells most names apart in one pass.
+var anyNamePart = regexset.NewLiterals(func() (words []string) {
+	for _, part := range nameParts {
+		words = append(words, strings.ToLower(part))
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}())
 
 // isAnchored reports whether a name has what the name of a key, a path or a file contains.
 func isAnchored(name string) bool {
