@@ -135,6 +135,9 @@ type Target struct {
 	Workflow *WorkflowStep // the call's step in a workflow, nil if no rule names the tool
 }
 
+// NameOrMethod returns what a sentence about the call names: the tool, prompt or URI, or the method of a call without one.
+func (t *Target) NameOrMethod() string { return cmp.Or(t.Name, t.Method) }
+
 // Attribution is the branch of a call. The sender asks by BranchID, Source, Implicit and
 // SubContext; [Locate] sets the rest.
 type Attribution struct {

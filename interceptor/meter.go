@@ -44,7 +44,7 @@ func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Layer {
 // arguments before, and the result after.
 func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm TokenMeter, next Handler) (res *Result, err error) {
 	o := &c.Outcome
-	tokens, outcome := &o.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
+	tokens, outcome := &o.Tokens, folding.CallOutcome{Tool: c.Target.NameOrMethod()}
 	if c.Attribution.Branch != nil {
 		cancel := c.Cancel
 		if cancel == nil {

@@ -2,7 +2,6 @@ package router
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,10 +129,10 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 		return login
 	case errors.Is(err, conn.ErrClosed) && srv.Gone() != nil:
 		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_removed", Status: 502, Err: err,
-			Message: fmt.Sprintf("upstream %s: %v while it handled %s. The call may have had an effect", srv.Key, srv.Gone(), cmp.Or(c.Target.Name, c.Target.Method))}
+			Message: fmt.Sprintf("upstream %s: %v while it handled %s. The call may have had an effect", srv.Key, srv.Gone(), c.Target.NameOrMethod())}
 	case errors.Is(err, conn.ErrClosed):
 		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_crashed", Status: 502, Err: err,
-			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", srv.Key, cmp.Or(c.Target.Name, c.Target.Method), err)}
+			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", srv.Key, c.Target.NameOrMethod(), err)}
 	}
 	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
 }
