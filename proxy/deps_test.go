@@ -59,7 +59,7 @@ var arrows = map[string][]string{
 	"proxy/policy":                {"folding", "interceptor", "internal/faults", "internal/globs", "proxy/wire"},
 	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/faults", "internal/globs", "internal/hosts/spelling", "internal/publicip", "internal/shellword", "proxy/memory", "proxy/policy", "proxy/server/auth"},
 	"proxy/wire":                  {"internal/rawjson"},
-	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},
+	"proxy/conn":                  {"interceptor", "internal/backoff", "internal/rawjson", "proxy/wire"},
 	"proxy/server/auth":           {"interceptor", "internal/faults", "internal/globs", "internal/jsonpath", "internal/publicip"},
 	"proxy/replicas":              {"internal/backoff", "internal/redisdb", "internal/replicaid"},
 	"proxy/server":                {"interceptor", "internal/publicip", "internal/rawjson", "internal/replicaid", "proxy/replicas", "proxy/server/auth", "proxy/wire"},

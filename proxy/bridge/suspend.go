@@ -178,7 +178,7 @@ func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
 	if told {
 		return
 	}
-	if _, logs := rawjson.Get(s.Info().Result, "capabilities", "logging"); !logs {
+	if s.Info().Capability("logging") == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, asideTimeout)

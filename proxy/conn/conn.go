@@ -11,6 +11,7 @@ import (
 	"net/http"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -134,6 +135,15 @@ type Info struct {
 	Version string
 	// Result is the raw result of initialize or server/discover.
 	Result json.RawMessage
+}
+
+// Capability returns the capability object called name, nil if the server lacks it.
+func (i Info) Capability(name string) []byte {
+	v, ok := rawjson.Get(i.Result, "capabilities", name)
+	if !ok || rawjson.KindOf(v) == rawjson.Null {
+		return nil
+	}
+	return v
 }
 
 // Modern reports whether the server speaks revision 2026-07-28 or later.

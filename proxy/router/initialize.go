@@ -101,8 +101,8 @@ func serverInfo() []byte {
 }
 
 // discover returns what a greeting says of the servers. It starts only servers without server info for
-// their present configuration, and, if each principal has a login there, for the principal. One that has not answered when the host's patience ends may have any
-// capability, and its instructions are missing.
+// their present configuration, and, if each principal has a login there, for the principal. One that has not
+// answered when the host's patience ends may have any capability, and its instructions are missing.
 func (s *Session) discover(ctx context.Context) (capabilities []byte, instructions string) {
 	wait := s.patience()
 	waiting, cancel := context.WithTimeout(ctx, wait)
@@ -129,7 +129,7 @@ func (s *Session) serverCapabilities() []byte {
 	servers := st.Servers
 	all := make([][]byte, len(servers))
 	for i, srv := range servers {
-		if info, known := srv.Info(); known {
+		if info, known := srv.InfoFor(s.listing()); known {
 			if all[i], known = rawjson.Get(info.Result, "capabilities"); !known {
 				all[i] = []byte(`{}`)
 			}
@@ -215,7 +215,7 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	defer cancel()
 	var told sync.WaitGroup
 	for _, srv := range s.rt.Settings().Servers {
-		if srv.Capability("logging") == nil {
+		if info, _ := srv.InfoFor(s.listing()); info.Capability("logging") == nil {
 			continue
 		}
 		told.Go(func() {

@@ -175,15 +175,15 @@ func (c *listCache) miss(k catalog.Kind, err error) (*catalog.List, error) {
 	return nil, err
 }
 
-// tellMissed tells the hosts of the lists that one was answered without, and which the server has. It leaves out those
+// tellMissed tells the hosts of the lists that one was answered without, and which the server has, by info. It leaves out those
 // that are being fetched: the fetch announces them.
-func (c *listCache) tellMissed() {
+func (c *listCache) tellMissed(info conn.Info) {
 	for k := range catalog.Kinds {
 		c.mu.Lock()
 		missed := c.missed[k] && c.fetches[k] == nil
 		c.missed[k] = c.missed[k] && !missed
 		c.mu.Unlock()
-		if missed && c.srv.Capability(k.Capability()) != nil {
+		if missed && info.Capability(k.Capability()) != nil {
 			c.changed(k)
 		}
 	}
@@ -321,11 +321,10 @@ func (p *groupLists) of(srv *upstream.Server) *listCache {
 // depend on that, for hosts that can do the same.
 func (s supply) storedLists() *listCache {
 	c := &listCache{supply: s, wg: &s.rt.wg, changed: func(k catalog.Kind) { s.rt.tell(s.group, k.Changed()) }}
-	_, known := s.srv.Info()
-	known = known && !s.srv.Config.Auth.PerPrincipal() // else it said so to another login
+	info, known := s.srv.InfoFor(upstream.Scope{Group: s.group})
 	for k := range catalog.Kinds {
 		page := s.srv.StoredList(k.Method(), s.group)
-		if page == nil && (!known || s.srv.Capability(k.Capability()) != nil) {
+		if page == nil && (!known || info.Capability(k.Capability()) != nil) {
 			continue
 		}
 		c.lists[k], c.stale[k] = &catalog.List{}, true
@@ -601,7 +600,7 @@ func (s *Session) readList(ctx context.Context, srv *upstream.Server, k catalog.
 		}
 	}
 	list := &catalog.List{Connection: srv.State(scope).Number}
-	if upstream.Capability(cn.Info(), k.Capability()) == nil { // another principal's login may say something else
+	if cn.Info().Capability(k.Capability()) == nil {
 		return list, nil
 	}
 	seen, size := []string{""}, 0

@@ -277,10 +277,10 @@ func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session
 	rt.tellListens(g, method)
 }
 
-// allChanged announces a change of every list that a server offers.
-func (rt *Router) allChanged(srv *upstream.Server, g upstream.Group, s *Session) {
+// allChanged announces a change of every list that a server offers, by info.
+func (rt *Router) allChanged(srv *upstream.Server, info conn.Info, g upstream.Group, s *Session) {
 	for _, k := range []catalog.Kind{catalog.Tools, catalog.Prompts, catalog.Resources} {
-		if srv.Capability(k.Capability()) != nil {
+		if info.Capability(k.Capability()) != nil {
 			rt.listChanged(srv, g, s, k.Changed())
 		}
 	}

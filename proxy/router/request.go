@@ -2,7 +2,6 @@ package router
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -397,7 +396,10 @@ func (s *Session) ownersOf(ctx context.Context, uri string) []*upstream.Server {
 	if e, ok := templates.Template(uri); ok {
 		return s.rt.Settings().One(e.Server)
 	}
-	return slices.DeleteFunc(slices.Clone(s.rt.Settings().Servers), func(srv *upstream.Server) bool { return srv.Capability("resources") == nil })
+	return slices.DeleteFunc(slices.Clone(s.rt.Settings().Servers), func(srv *upstream.Server) bool {
+		info, _ := srv.InfoFor(s.listing())
+		return info.Capability("resources") == nil
+	})
 }
 
 // handlerOfCompletion finds the handler of the prompt or resource template that a
@@ -588,7 +590,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
 			Reason: trace.ReasonTimeout, Code: "upstream_timeout", Status: 504,
-			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", cmp.Or(c.Target.Name, c.Target.Method), timeout, srv.Key),
+			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.NameOrMethod(), timeout, srv.Key),
 		})
 		defer cancel()
 	}

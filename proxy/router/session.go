@@ -237,10 +237,10 @@ func (o groupOwner) lists() []*groupLists {
 func (o groupOwner) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	supply{o.rt, srv, o.group}.instructions(o.rt.lifetime, c.Info(), true)
 	for _, l := range o.lists() {
-		l.of(srv).tellMissed()
+		l.of(srv).tellMissed(c.Info())
 	}
 	if again {
-		o.rt.allChanged(srv, o.group, nil)
+		o.rt.allChanged(srv, c.Info(), o.group, nil)
 	}
 }
 

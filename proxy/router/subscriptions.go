@@ -339,11 +339,11 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.lifetime, restoreTimeout)
 	defer cancel()
-	if level != nil && srv.Capability("logging") != nil {
+	if level != nil && c.Info().Capability("logging") != nil {
 		_, _ = c.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: level}) // else the server logs at its own level
 	}
 	s.rt.wg.Go(func() { s.reopen(srv, c) })
-	s.group.of(srv).tellMissed()
+	s.group.of(srv).tellMissed(c.Info())
 	if !again {
 		return
 	}
@@ -352,7 +352,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
-	s.rt.allChanged(srv, s.scope.Group, s)
+	s.rt.allChanged(srv, c.Info(), s.scope.Group, s)
 }
 
 // Uses implements [upstream.Owner].

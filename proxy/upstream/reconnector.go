@@ -436,7 +436,7 @@ func isDone(c conn.Conn) bool {
 func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	flags := map[string]bool{}
 	for _, list := range wire.Lists {
-		if v, _ := rawjson.Get(r.server.Capability(list), "listChanged"); string(v) == "true" {
+		if v, _ := rawjson.Get(c.Info().Capability(list), "listChanged"); string(v) == "true" {
 			flags[list+"ListChanged"] = true
 		}
 	}
@@ -451,7 +451,7 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 		}
 	}, Acknowledged: func(again bool) {
 		for _, list := range wire.Lists {
-			if again && r.server.Capability(list) != nil {
+			if again && c.Info().Capability(list) != nil {
 				h.Unsolicited(wire.Message{Method: wire.ListChanged(list)})
 			}
 		}

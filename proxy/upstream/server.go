@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/files"
@@ -297,21 +296,6 @@ func (s *Server) StoreList(ctx context.Context, method string, g Group, changed 
 	if clean, err := s.set.options.CleanJSON(ctx, page); err == nil && bytes.Equal(clean, page) {
 		s.set.known.putList(s, method, g, s.Everyone() || !changed && !s.private(method), page)
 	}
-}
-
-// Capability returns the capability object called name, nil if s lacks it.
-func (s *Server) Capability(name string) []byte {
-	info, _ := s.Info()
-	return Capability(info, name)
-}
-
-// Capability returns the capability object called name of a server that says info of itself, nil if it lacks it.
-func Capability(info conn.Info, name string) []byte {
-	v, ok := rawjson.Get(info.Result, "capabilities", name)
-	if !ok || rawjson.KindOf(v) == rawjson.Null {
-		return nil
-	}
-	return v
 }
 
 // Enter counts a request that is going to call s, and Leave ends it.
