@@ -110,18 +110,6 @@ CREATE INDEX branch_open ON branch (opened) WHERE opened > 0 AND closed = 0;
 CREATE INDEX branch_used ON branch (used) WHERE used > 0;
 CREATE INDEX branch_principal ON branch (principal, opened) WHERE opened > 0;`
 
-// empty removes the tables of an older schema.
-const empty = `
-DROP TABLE IF EXISTS segment;
-DROP TABLE IF EXISTS word;
-DROP TABLE IF EXISTS record;
-DROP TABLE IF EXISTS link;
-DROP TABLE IF EXISTS loose;
-DROP TABLE IF EXISTS block;
-DROP TABLE IF EXISTS posting;
-DROP TABLE IF EXISTS total;
-DROP TABLE IF EXISTS branch;`
-
 const (
 	linkCorrelation = iota // key of an id that the record correlates to
 	linkRPC                // key of its JSON-RPC id
@@ -200,10 +188,9 @@ func RemoveIndex(dir string) (err error) {
 	return err
 }
 
-// options are those of the database. With another schema it needs one migration more, before the last: then an older
-// index is emptied by the next query, and Verify does not look at it before.
+// options are those of the database. With another schema it needs another ApplicationID: then it is made again.
 var options = sqlitedb.Options{
-	Migrations: []string{"SELECT 1", empty + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
+	Migrations: []string{schema}, ApplicationID: 0x66677479, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
 }
 
