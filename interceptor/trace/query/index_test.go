@@ -180,7 +180,7 @@ func TestBadIndex(t *testing.T) {
 		"cut":     func(d []byte) []byte { return d[:len(d)/2] },
 		"not one": func([]byte) []byte { return []byte("something else, long enough for a header") },
 		"foreign": func(d []byte) []byte { return bytes.Replace(d, []byte("fgty"), []byte("fgtx"), 1) }, // of an older schema
-		"newer":   func(d []byte) []byte { d[63]++; return d }, // user_version
+		"newer":   func(d []byte) []byte { d[63]++; return d },                                          // user_version
 	} {
 		dir, idx := build(t)
 		data, err := os.ReadFile(idx)
