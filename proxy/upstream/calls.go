@@ -129,7 +129,13 @@ func (t *calls) take(id int64) (c *call, late bool) {
 	if c == nil {
 		return nil, id > 0 && id <= t.last
 	}
-	delete(t.open, id)
+	t.remove(c)
+	return c, false
+}
+
+// remove takes an open call out of the table. The caller holds mu.
+func (t *calls) remove(c *call) {
+	delete(t.open, c.id)
 	if !c.watch {
 		t.using--
 		t.since = time.Now()
@@ -139,7 +145,6 @@ func (t *calls) take(id int64) (c *call, late bool) {
 			delete(t.tokens, key)
 		}
 	}
-	return c, false
 }
 
 // finish ends a call that is out of the table.
@@ -174,7 +179,7 @@ func (t *calls) fail(err error) (ended map[int64]*call) {
 	for id, c := range t.open {
 		if !gone || c.abort == nil || c.accepted.Load() {
 			ended[id] = c
-			delete(t.open, id)
+			t.remove(c)
 		}
 	}
 	t.mu.Unlock()
