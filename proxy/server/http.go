@@ -316,11 +316,8 @@ type exchange struct {
 	branch string      // in the URL, or ""
 	caller auth.Caller // set by authenticate
 
-	// entered says that a request of so many bytes is counted in; see enter.
-	entered bool
-	size    int
-
-	arriving countedBody // its body; a part of exchange, to spare an allocation
+	counted  countedRequest // set by enter
+	arriving countedBody    // its body; a part of exchange, to spare an allocation
 }
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"

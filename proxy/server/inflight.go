@@ -24,11 +24,11 @@ func (srv *HTTP) run() bool {
 }
 
 // enter counts a request of size bytes in. It refuses the request, and returns false, if Shutdown has begun or if too
-// many are in flight. Else leave must be called, by a defer: whatever panics, the request is counted out.
+// many are in flight. Else counted.leave must be called, by a defer: whatever panics, the request is counted out.
 func (x *exchange) enter(id json.RawMessage, size int) bool {
 	switch err := x.srv.enter(x.caller.Principal, size); err {
 	case nil:
-		x.entered, x.size = true, size
+		x.counted = countedRequest{x.srv, x.caller.Principal, size}
 		return true
 	case errShutdown:
 		x.refuseShutdown(id)
@@ -39,11 +39,18 @@ func (x *exchange) enter(id json.RawMessage, size int) bool {
 	return false
 }
 
-// leave counts out the request that enter has counted in, if it has not done so yet.
-func (x *exchange) leave() {
-	if x.entered {
-		x.entered = false
-		x.srv.leave(x.caller.Principal, x.size)
+// countedRequest is a request that is counted in; the zero value is none.
+type countedRequest struct {
+	srv       *HTTP
+	principal string
+	size      int
+}
+
+// leave counts the request out, once.
+func (c *countedRequest) leave() {
+	if c.srv != nil {
+		c.srv.leave(c.principal, c.size)
+		c.srv = nil
 	}
 }
 

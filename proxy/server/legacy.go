@@ -37,7 +37,7 @@ func (x *exchange) postLegacy(req *Request) {
 		accept(l.session, req.Msg, x.srv.log)
 		x.accepted()
 	case x.enter(req.Msg.ID, len(req.Msg.Raw)):
-		defer x.leave()
+		defer x.counted.leave()
 		l.serve(x, req)
 	}
 }
@@ -48,7 +48,7 @@ func (x *exchange) initialize(req *Request) {
 	if !x.enter(req.Msg.ID, len(req.Msg.Raw)) {
 		return
 	}
-	defer x.leave()
+	defer x.counted.leave()
 	l, fault := x.srv.openSession(x.caller.Identity, declared(req.Msg))
 	if fault != nil {
 		x.w.Header().Set("Retry-After", "60")
@@ -108,8 +108,8 @@ func (x *exchange) postBatch(body []byte) {
 		req := x.request(m)
 		if err := x.srv.enter(x.caller.Principal, len(m.Raw)); err != nil {
 			l.finish(p.stream, Reply{Message: invalid(wire.CodeInternal, err.Error()).Reply(m.ID)})
-		} else { // nothing here panics before it leaves
-			serve = append(serve, l.begin(p.stream, req, &exchange{srv: x.srv, caller: x.caller, entered: true, size: len(m.Raw)}))
+		} else {
+			serve = append(serve, l.begin(p.stream, req, &countedRequest{x.srv, x.caller.Principal, len(m.Raw)}))
 		}
 	}
 	p.serve(sseAfter, func() {

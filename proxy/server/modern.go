@@ -31,7 +31,7 @@ func (x *exchange) postModern(req *Request) {
 	if !x.enter(m.ID, len(m.Raw)) {
 		return
 	}
-	defer x.leave()
+	defer x.counted.leave()
 	x.srv.localTaskID(req)
 	peer := Peer{Identity: x.caller.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
@@ -53,7 +53,7 @@ func (x *exchange) postModern(req *Request) {
 	}
 	s := x.srv.router.Open(peer)
 	p.serve(wait, func() {
-		defer x.leave()
+		defer x.counted.leave()
 		req.Emit = emit
 		reply := begin(m.ID, x.srv.log, func() Pending { return s.Begin(ctx, req) }).Serve()
 		if reply.Error != nil {

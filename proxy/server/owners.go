@@ -70,7 +70,7 @@ func (x *exchange) forwardToOwner(req *Request, body []byte) (answered bool) {
 		if !x.enter(id, len(body)) {
 			return true
 		}
-		defer x.leave()
+		defer x.counted.leave()
 	}
 	ctx, done := x.forwardContext(req)
 	defer done()

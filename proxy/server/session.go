@@ -225,12 +225,12 @@ func (l *legacySession) response(x *exchange, req *Request, requests int) *respo
 // serve runs a request that was entered, and answers it.
 func (l *legacySession) serve(x *exchange, req *Request) {
 	p := l.response(x, req, 1)
-	p.serve(sseAfter, func() { l.begin(p.stream, req, x)() })
+	p.serve(sseAfter, func() { l.begin(p.stream, req, &x.counted)() })
 }
 
-// begin registers a request that x has entered. The caller must call serve, which leaves. The call goes on if its
-// host leaves, and its messages take another way.
-func (l *legacySession) begin(s *stream, req *Request, x *exchange) (serve func()) {
+// begin registers a request that is counted in. The caller must call serve, which counts it out. The call goes on if
+// its host leaves, and its messages take another way.
+func (l *legacySession) begin(s *stream, req *Request, counted *countedRequest) (serve func()) {
 	req.Emit = func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
@@ -240,7 +240,7 @@ func (l *legacySession) begin(s *stream, req *Request, x *exchange) (serve func(
 	}
 	p := begin(req.Msg.ID, l.srv.log, func() Pending { return l.session.Begin(l.lifetime, req) })
 	return func() {
-		defer x.leave()
+		defer counted.leave()
 		r := p.Serve()
 		if req.Msg.Method == wire.MethodInitialize && r.Result == nil {
 			l.close("initialize failed")
